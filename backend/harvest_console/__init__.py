@@ -1,0 +1,1 @@
+"""The console of Harvest: HTTP API, pages, command line and the development setup."""

@@ -1,0 +1,15 @@
+"""The management API under /api/harvest (reference 4): controllers parse, call one operation and answer."""
+
+from litestar import Router
+from litestar.types import ControllerRouterHandler
+
+from harvest.operations.views import API_ROOT
+from harvest_console.api import changes, executions, lists
+from harvest_console.api.health import health
+
+routers: list[ControllerRouterHandler] = [
+    health,
+    Router(API_ROOT, route_handlers=[*executions.handlers, *lists.handlers, *changes.handlers]),
+]
+
+__all__ = ["routers"]

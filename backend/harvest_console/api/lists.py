@@ -1,0 +1,172 @@
+"""What is read over all shards: the list, the count, the registered types, the audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, Response, get
+
+from harvest.errors import CursorError, ShardUnavailableError, WorkflowNotRegisteredError
+from harvest.operations import auditing, definitions, listing
+from harvest.operations.listing import ListFilter
+from harvest.shards import Shards
+from harvest_console.api.answers import answer, read_query, status_fields, unavailable
+from harvest_console.api.doc import Doc
+from harvest_console.api.shapes import (
+    AuditAnswer,
+    AuditQuery,
+    CountAnswer,
+    FilterQuery,
+    ListAnswer,
+    ListQuery,
+    NoQuery,
+    RegisteredAnswer,
+    SchemaAnswer,
+)
+from harvest_console.paths import part
+
+AnyRequest = Request[Any, Any, Any]
+
+
+def _filter(query: FilterQuery, order: str = "desc") -> ListFilter:
+    words = (word.strip().upper() for word in (query.state or "").split(","))
+    return ListFilter(
+        states=tuple(word for word in words if word),
+        workflow_name=query.workflow_name or None,
+        workflow_id=query.workflow_id or None,
+        started_after=query.started_after,
+        started_before=query.started_before,
+        order=order,
+    )
+
+
+@get(
+    "/workflows",
+    opt={
+        "doc": Doc(
+            "Executions in the order of their start, merged over the shards.",
+            query=ListQuery,
+            answers={200: ListAnswer},
+            refusals=(CursorError,),
+        )
+    },
+)
+async def list_workflows(request: AnyRequest, shards: Shards) -> Response[bytes]:
+    """One page; shards that do not answer are named in it."""
+    query = read_query(request, ListQuery)
+    page = await listing.list_executions(
+        shards, _filter(query, query.order), page_size=query.page_size, cursor=query.cursor or None
+    )
+    return answer(
+        ListAnswer(
+            workflows=page.executions.rows,
+            next_cursor=page.next_cursor,
+            previous_cursor=page.previous_cursor,
+            **status_fields(page.executions),
+        )
+    )
+
+
+@get(
+    "/workflows/count",
+    opt={"doc": Doc("How many executions there are, to 10,000.", query=FilterQuery, answers={200: CountAnswer})},
+)
+async def count_workflows(request: AnyRequest, shards: Shards) -> Response[bytes]:
+    """Counted to a cap on each shard, never further."""
+    counted = await listing.count(shards, _filter(read_query(request, FilterQuery)))
+    return answer(
+        {
+            "count": counted.count,
+            "capped": counted.capped,
+            "status": counted.status,
+            "unavailable_shards": unavailable(counted.missing),
+        }
+    )
+
+
+@get(
+    "/workflows/registered",
+    opt={
+        "doc": Doc(
+            "The types that workers have registered.", tag="discovery", query=NoQuery, answers={200: RegisteredAnswer}
+        )
+    },
+)
+async def list_registered(request: AnyRequest, shards: Shards) -> Response[bytes]:
+    """The latest version of each; `live` says whether a worker has it now."""
+    read_query(request, NoQuery)
+    known = await definitions.registered(shards)
+    return answer(
+        RegisteredAnswer(
+            workflows=[each for each in known.rows if each.kind == "workflow"],
+            activities=[each for each in known.rows if each.kind == "activity"],
+            **status_fields(known),
+        )
+    )
+
+
+@get(
+    "/workflows/registered/{workflow_name:str}/schema",
+    opt={
+        "doc": Doc(
+            "The JSON Schemas of a workflow type.",
+            tag="discovery",
+            query=NoQuery,
+            answers={200: SchemaAnswer},
+            refusals=(WorkflowNotRegisteredError, ShardUnavailableError),
+        )
+    },
+)
+async def get_schema(request: AnyRequest, shards: Shards, workflow_name: str) -> Response[bytes]:
+    """What its input and signals must look like."""
+    read_query(request, NoQuery)
+    found = await definitions.find(shards, part(workflow_name))
+    return answer(
+        SchemaAnswer(
+            workflow_name=found.name,
+            version=found.version,
+            input_schema=found.input_schema,
+            output_schema=found.output_schema,
+            signals=found.signals,
+        )
+    )
+
+
+@get(
+    "/admin/audit",
+    opt={
+        "doc": Doc(
+            "The audit log, newest first, merged over the shards.",
+            tag="audit",
+            query=AuditQuery,
+            answers={200: AuditAnswer},
+            refusals=(CursorError,),
+        )
+    },
+)
+async def list_audit(request: AnyRequest, shards: Shards) -> Response[bytes]:
+    """One page; shards that do not answer are named in it."""
+    query = read_query(request, AuditQuery)
+    page = await auditing.list_audit(
+        shards,
+        actor=query.actor or None,
+        operation=query.operation or None,
+        target_id=query.target_id or None,
+        status=query.status,
+        source=query.source,
+        since=query.since,
+        until=query.until,
+        cursor=query.cursor or None,
+        limit=query.limit,
+    )
+    return answer(
+        AuditAnswer(
+            entries=page.rows.rows,
+            next_cursor=page.next_cursor,
+            previous_cursor=page.previous_cursor,
+            **status_fields(page.rows),
+        )
+    )
+
+
+handlers = [list_workflows, count_workflows, list_registered, get_schema, list_audit]

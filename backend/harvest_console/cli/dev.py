@@ -1,0 +1,135 @@
+"""`harvest dev`: databases, console and workers on this machine, from one command (answers 12)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from harvest.errors import ConfigurationError
+from harvest_console import settings as configuration
+from harvest_console.cli import loop
+from harvest_console.cli.data_folder import AlreadyRunningError, DataFolder
+from harvest_console.cli.listener import listen
+from harvest_console.cli.options import address_options, data_dir_option, set_up_logging
+from harvest_console.cli.supervisor import WorkerProcess
+from harvest_console.settings import Settings, browser_url
+
+_ALREADY_RUNNING = 3
+_MOST = 64
+
+
+@click.command()
+@click.argument("app")
+@address_options
+@click.option("--shards", type=click.IntRange(1, _MOST), help="Databases to start, when the data folder is new. [2]")
+@click.option("--workers", type=click.IntRange(0, _MOST), default=2, show_default=True, help="Worker processes.")
+@data_dir_option
+def dev(app: str, host: str, port: int, shards: int | None, workers: int, data_dir: Path) -> None:
+    """Run it all on this machine: databases, console, and workers with the workflows of APP (`module:attribute`).
+
+    Ctrl-C stops everything; the next start finds all its data. HARVEST_DATABASE_URLS (0=postgresql://…,1=…) uses
+    databases of yours instead of embedded ones.
+    """
+    set_up_logging()
+    signal.signal(signal.SIGTERM, _interrupt)
+    token = configuration.admin_token(os.environ, host)
+    folder = DataFolder(data_dir)
+    try:
+        folder.take()
+    except AlreadyRunningError as error:
+        click.echo(error.message, err=True)
+        sys.exit(_ALREADY_RUNNING)
+    try:
+        listener = listen(host, port)
+        port = listener.getsockname()[1]
+        folder.announce(browser_url(host, port))
+        urls = folder.start_databases(configuration.database_urls(os.environ), shards)
+        settings = Settings(
+            urls=urls,
+            secret_key=configuration.secret_key(os.environ, data_dir),
+            host=host,
+            port=port,
+            admin_token=token or configuration.local_token(data_dir),
+            data_dir=data_dir,
+        )
+        loop.run(_run(settings, app, workers, listener))
+    except KeyboardInterrupt:
+        click.echo("stopped before it was ready", err=True)
+    finally:
+        folder.let_go()
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+async def _run(settings: Settings, app: str, count: int, listener: socket.socket) -> None:
+    misconfigured = asyncio.Event()
+    environment = {
+        **os.environ,
+        "HARVEST_DATABASE_URLS": ",".join(f"{shard}={url}" for shard, url in settings.urls.items()),
+    }
+    environment.pop("HARVEST_DATABASE_URL", None)
+    workers = [WorkerProcess(number, app, environment, misconfigured) for number in range(1, count + 1)]
+
+    def hurry() -> None:
+        for worker in workers:
+            worker.signal(signal.SIGKILL)
+
+    stop = loop.stop_on_signals(hurry)
+    await _migrate(settings.urls)
+    configuration.write_databases(settings.data_dir, settings.urls)
+    watch = asyncio.create_task(_stop_when(misconfigured, stop))
+    try:
+        for worker in workers:
+            await worker.start()
+        await _serve_console(settings, listener, stop)
+    finally:
+        watch.cancel()
+        (settings.data_dir / configuration.DATABASES_FILE).unlink(missing_ok=True)
+        await asyncio.gather(*(worker.stop() for worker in workers))
+    if misconfigured.is_set():
+        raise ConfigurationError(f"the workers cannot load {app!r}; the reason is above")
+
+
+async def _stop_when(event: asyncio.Event, stop: asyncio.Event) -> None:
+    await event.wait()
+    stop.set()
+
+
+async def _migrate(urls: dict[int, str]) -> None:
+    from harvest.store.migrate import SCHEMA_LEVEL, schema_level, upgrade
+
+    for shard_id, url in urls.items():
+        if await schema_level(url) != SCHEMA_LEVEL:
+            await upgrade(url, shard_id=shard_id)
+
+
+async def _serve_console(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
+    from harvest_console.app import create_app
+    from harvest_console.cli.serving import serve
+
+    async def ready() -> None:
+        click.echo(f"sign in, once and within 10 minutes: {await _sign_in_link(settings)}")
+        click.echo(f"ready {settings.base_url}")
+
+    await serve(create_app(settings), listener, stop, ready)
+
+
+async def _sign_in_link(settings: Settings) -> str:
+    from harvest.operations import signin
+    from harvest.shards import Shards
+
+    shards = await Shards.open(settings.urls)
+    try:
+        return await signin.create_link(shards, settings.base_url)
+    finally:
+        await shards.close()

@@ -1,0 +1,56 @@
+"""The root of the command line: which verbs there are, and how an error reaches the person."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NoReturn
+
+import click
+
+VERBS = {
+    "dev": ("harvest_console.cli.dev:dev", "Run everything on this machine: databases, console and workers."),
+    "serve": ("harvest_console.cli.serve:serve", "Run the console on databases that exist."),
+    "worker": ("harvest_console.cli.worker:worker", "Run a worker with the workflows of an app."),
+    "migrate": ("harvest_console.cli.migrate:migrate", "Bring the databases to this release's schema, or show theirs."),
+    "workflow": ("harvest_console.cli.workflow:workflow", "Start, list, look at, signal, cancel and end workflows."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs' help texts without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order of `VERBS`."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb."""
+        if cmd_name not in VERBS:
+            return None
+        module, _, attribute = VERBS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="harvest-workflows", prog_name="harvest")
+def root() -> None:
+    """Durable workflows on PostgreSQL, with a console."""
+
+
+def main() -> NoReturn:
+    """Run the command line. A typed error is printed as one line with its code; the exit status is then 2."""
+    from harvest.errors import HarvestError
+
+    try:
+        root(prog_name="harvest")
+    except HarvestError as error:
+        click.echo(f"harvest: {error.message} [{error.code}]", err=True)
+        sys.exit(2)
+    sys.exit(0)

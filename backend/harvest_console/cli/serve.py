@@ -1,0 +1,58 @@
+"""`harvest serve`: the console alone, on databases that exist."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import click
+
+from harvest_console import settings as configuration
+from harvest_console.cli import loop
+from harvest_console.cli.listener import listen
+from harvest_console.cli.options import address_options, data_dir_option, set_up_logging
+from harvest_console.settings import Settings
+
+
+@click.command()
+@address_options
+@data_dir_option
+@click.option("--base-path", default="", help="Path below which a proxy serves the console, like /harvest.")
+def serve(host: str, port: int, data_dir: Path, base_path: str) -> None:
+    """Run the console on the databases of HARVEST_DATABASE_URLS, or on those of a running `harvest dev`.
+
+    Sign in with HARVEST_ADMIN_TOKEN. Several consoles need the same HARVEST_SECRET_KEY.
+    """
+    set_up_logging()
+    token = configuration.admin_token(os.environ, host)
+    urls = configuration.find_databases(os.environ, data_dir)
+    listener = listen(host, port)
+    settings = Settings(
+        urls=urls,
+        secret_key=configuration.secret_key(os.environ, data_dir),
+        host=host,
+        port=listener.getsockname()[1],
+        admin_token=token,
+        data_dir=data_dir,
+        base_path=base_path.rstrip("/"),
+    )
+    loop.run(_serve(settings, listener))
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    from harvest.errors import SchemaLevelError
+    from harvest.store import migrate
+    from harvest_console.app import create_app
+    from harvest_console.cli.serving import serve as serve_app
+
+    async def ready() -> None:
+        click.echo(f"ready {settings.base_url}")
+
+    stop = loop.stop_on_signals()
+    checks = await asyncio.gather(*(migrate.check(url) for url in settings.urls.values()), return_exceptions=True)
+    for problem in checks:
+        if isinstance(problem, SchemaLevelError):  # a shard that is down is shown by the console instead
+            raise problem
+    await serve_app(create_app(settings), listener, stop, ready)

@@ -1,0 +1,135 @@
+"""`/w/{execution_id}/signal`: choose one of the declared signals or name another, fill in its form, send it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Response, get, post
+from litestar.response import Redirect
+
+from harvest import clock
+from harvest.errors import (
+    ExecutionClosedError,
+    HarvestError,
+    IdempotencyConflictError,
+    InputInvalidError,
+    InvalidRequestError,
+    LimitError,
+    PayloadError,
+)
+from harvest.history.ids import parse_execution_id
+from harvest.operations import definitions, reading, signalling
+from harvest.operations.actor import Actor
+from harvest.operations.views import ExecutionDetail, is_open
+from harvest.shards import Shards
+from harvest_console.pages.forms import ADD, REMOVE, SHOW, PayloadForm, Problem, new_form, posted_form
+from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, posted
+from harvest_console.rendering import build_url, render, render_region
+from harvest_console.rendering.json_text import head_of
+from harvest_console.rendering.states import shown_state
+
+Signals = dict[str, dict[str, Any]]
+MENDABLE = (InvalidRequestError, LimitError, PayloadError, IdempotencyConflictError, ExecutionClosedError)
+
+
+@get("/w/{execution:str}/signal")
+async def signal_page(
+    request: AnyRequest, shards: Shards, execution: str, name: str = "", other: bool = False, tab: str = ""
+) -> Page:
+    """The form of a signal; of the only one there is, when none is named."""
+    run = await reading.get(shards, parse_execution_id(execution))
+    declared = await _declared(shards, run.workflow_name)
+    if not name and not other and declared:
+        name = next(iter(declared))
+    payload = new_form(declared.get(name, {}), name, tab)
+    return _form_page(request, run, declared, name, payload, key=f"ui-{clock.random_bytes(12).hex()}")
+
+
+@post("/w/{execution:str}/signal")
+async def send_signal(request: AnyRequest, shards: Shards, actor: Actor, execution: str) -> Response[Any]:
+    """Send the signal, or draw the form again with what was typed and what is wrong."""
+    fields = await posted(request)
+    run = await reading.get(shards, parse_execution_id(execution))
+    declared = await _declared(shards, run.workflow_name)
+    name, key = fields.get("name", "").strip(), fields.get("key", "")
+    payload = posted_form(declared.get(name, {}), name, fields)
+
+    def again(status: int, form: PayloadForm, refused: str = "") -> Page:
+        return _form_page(request, run, declared, name, form, key=key, status=status, refused=refused)
+
+    if fields.keys() & {SHOW, ADD, REMOVE}:
+        return again(200, payload if payload.tab == "raw" else payload.with_problems(()))
+    if payload.problems:
+        return again(422, payload)
+    try:
+        sent = await signalling.signal(
+            shards, actor, run.execution_id, name, payload.complete.encode(), idempotency_key=key or None
+        )
+    except InputInvalidError as error:
+        problems = [Problem(one["pointer"], one["message"]) for one in error.fields.get("problems", ())]
+        return again(422, payload.with_problems(problems or [Problem("", error.message)]))
+    except MENDABLE as error:
+        return again(error.status if isinstance(error, ExecutionClosedError) else 422, payload, error.message)
+    did = "repeated" if sent.deduplicated else "signalled"
+    return Redirect(build_url(base_path(request), f"/w/{sent.execution_id}", did=did), status_code=303)
+
+
+@post(FRAGMENTS + "/w/{execution:str}/signal", status_code=200)
+async def signal_preview(request: AnyRequest, shards: Shards, execution: str) -> Page:
+    """What would be stored, for the form as it stands."""
+    fields = await posted(request)
+    run = await reading.get(shards, parse_execution_id(execution))
+    declared = await _declared(shards, run.workflow_name)
+    payload = posted_form(declared.get(fields.get("name", "").strip(), {}), "", fields)
+    return render_region(
+        request,
+        "regions/preview.html",
+        preview=head_of(payload.complete.encode()),
+        unfinished=bool(payload.problems),
+        preview_url=_preview_url(request, run),
+    )
+
+
+async def _declared(shards: Shards, workflow_name: str) -> Signals:
+    """The signals that the type declares; none when nobody can tell, since any can be sent as JSON text."""
+    try:
+        return (await definitions.find(shards, workflow_name)).signals
+    except HarvestError:
+        return {}
+
+
+def _preview_url(request: AnyRequest, run: ExecutionDetail) -> str:
+    return build_url(base_path(request), f"{FRAGMENTS}/w/{run.execution_id}/signal")
+
+
+def _form_page(
+    request: AnyRequest,
+    run: ExecutionDetail,
+    declared: Signals,
+    name: str,
+    payload: PayloadForm,
+    *,
+    key: str,
+    status: int = 200,
+    refused: str = "",
+) -> Page:
+    return render(
+        request,
+        "signal.html",
+        status=status,
+        section="workflows",
+        run=run,
+        is_open=is_open(run.state),
+        shown=shown_state(run.state, run.blocked.code if run.blocked else None),
+        declared=list(declared),
+        name=name,
+        key=key,
+        payload=payload,
+        refused=refused,
+        preview=head_of(payload.complete.encode()),
+        unfinished=bool(payload.problems),
+        preview_url=_preview_url(request, run),
+    )
+
+
+handlers = [signal_page, send_signal, signal_preview]

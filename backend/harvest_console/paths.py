@@ -1,0 +1,27 @@
+"""Paths whose parts may hold a slash: `%2F` in a part stays in that part."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+# No id or name that we keep may hold a NUL, so it can stand for the slash between routing and reading.
+_STAND_IN = "\x00"
+
+
+def routable(raw_path: bytes, path: str) -> str:
+    """The path to route by: `path`, with the slashes that were sent encoded kept out of the router's sight.
+
+    A path with an encoded NUL leads nowhere.
+    """
+    text = raw_path.decode("latin-1")
+    lower = text.lower()
+    if "%00" in lower:
+        return f"/{_STAND_IN}"
+    if "%2f" not in lower:
+        return path
+    return "/".join(unquote(part).replace("/", _STAND_IN) for part in text.split("/"))
+
+
+def part(value: str) -> str:
+    """A path parameter as the caller meant it."""
+    return value.replace(_STAND_IN, "/")

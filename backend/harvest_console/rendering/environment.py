@@ -1,0 +1,34 @@
+"""The one template environment: everything is escaped, and a name that does not exist is an error."""
+
+from __future__ import annotations
+
+import jinja2
+
+from harvest_console.rendering.json_text import size_text
+from harvest_console.rendering.resources import resource_folder
+from harvest_console.rendering.states import state_class, state_text
+
+
+def clip(text: str, most: int = 80) -> str:
+    """At most `most` characters of a text, with an ellipsis where it was cut."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resource_folder("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters["state_class"] = state_class
+    environment.filters["state_text"] = state_text
+    environment.filters["size"] = size_text
+    environment.filters["clip"] = clip
+    environment.filters["thousands"] = lambda number: f"{number:,}"
+    return environment
+
+
+ENVIRONMENT = _environment()

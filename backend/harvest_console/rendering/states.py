@@ -1,0 +1,38 @@
+"""States as pages show them: a word, and the class that gives it its colour and shape."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# A state that is not here is shown as it is stored, with the broken ring (console 5.10, R59).
+STATES: Final = {
+    "RUNNING": ("running", "Running"),
+    "PAUSED": ("paused", "Paused"),
+    "BLOCKED": ("blocked", "Blocked"),
+    "QUARANTINED": ("quarantined", "Quarantined"),
+    "MIGRATING": ("migrating", "Migrating"),
+    "MIGRATED": ("migrated", "Migrated"),
+    "COMPLETED": ("completed", "Completed"),
+    "FAILED": ("failed", "Failed"),
+    "CANCELLED": ("cancelled", "Cancelled"),
+    "TERMINATED": ("terminated", "Terminated"),
+    "TIMED_OUT": ("timed_out", "Timed out"),
+    "CONTINUED_AS_NEW": ("continued", "Continued"),
+}
+
+
+def state_class(state: str) -> str:
+    """The class of a state, empty for one that this console does not know."""
+    return STATES.get(state, ("", ""))[0]
+
+
+def state_text(state: str) -> str:
+    """The word of a state."""
+    return STATES.get(state, ("", state))[1]
+
+
+def shown_state(state: str, blocked_code: str | None) -> str:
+    """What a run's state is shown as: an open run that cannot go on is blocked or quarantined, whatever it is stored as."""
+    if blocked_code is None or state not in ("RUNNING", "PAUSED"):
+        return state
+    return "QUARANTINED" if blocked_code == "quarantined" else "BLOCKED"

@@ -1,0 +1,73 @@
+"""Handles to executions, as the application's own code uses them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+from harvest.definitions.signature import Signature
+from harvest.errors import ResultTimeoutError, WorkflowFailedError
+from harvest.history import payload
+from harvest.operations import closing, reading, signalling
+from harvest.operations.actor import in_process
+from harvest.shards import Shards
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+R = TypeVar("R")
+
+
+class WorkflowHandle(Generic[R]):
+    """One execution: await its result, send it signals, end it."""
+
+    def __init__(self, shards: Shards, execution_id: UUID, signature: Signature | None) -> None:
+        self.execution_id = execution_id
+        self._shards = shards
+        self._signature = signature
+
+    async def result(self, timeout: timedelta | None = None) -> R:
+        """Wait for the end and return the result.
+
+        Raises WorkflowFailedError when the run did not complete, ResultTimeoutError when it is still open after
+        `timeout`.
+        """
+        left = timeout.total_seconds() if timeout is not None else float("inf")
+        while True:
+            outcome = await reading.result(self._shards, self.execution_id, wait=min(left, reading.MOST_WAIT))
+            if outcome is not None:
+                break
+            left -= reading.MOST_WAIT
+            if left <= 0:
+                raise ResultTimeoutError(f"execution {self.execution_id} is still open", execution_id=self.execution_id)
+        if outcome.state != "COMPLETED":
+            error = outcome.error
+            why = f": {error.type}: {error.message}" if error else ""
+            raise WorkflowFailedError(
+                f"execution {outcome.execution_id} ended {outcome.state}{why}",
+                execution_id=str(outcome.execution_id),
+                state=outcome.state,
+                failure_type=error.type if error else None,
+            )
+        data = await reading.detail_payload(self._shards, outcome.execution_id, "result")
+        value: R = payload.decode(data, self._signature.result if self._signature else Any)
+        return value
+
+    async def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
+        """Send a signal. Raises ExecutionClosedError when the run has ended."""
+        await signalling.signal(
+            self._shards,
+            in_process("handle.signal"),
+            self.execution_id,
+            name,
+            payload.encode(value, what=f"the payload of signal {name!r}"),
+            idempotency_key=idempotency_key,
+        )
+
+    async def cancel(self, reason: str = "") -> None:
+        """Ask the run to end; its code may clean up first."""
+        await closing.cancel(self._shards, in_process("handle.cancel"), self.execution_id, reason=reason)
+
+    async def terminate(self, reason: str = "") -> None:
+        """End the run at once."""
+        await closing.terminate(self._shards, in_process("handle.terminate"), self.execution_id, reason=reason)

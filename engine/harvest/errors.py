@@ -1,0 +1,238 @@
+"""The one tree of errors. Each class has a stable code, a slug, and says whether trying again can help.
+
+`docs/errors.md` and the console's problem+json answers are made from this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+
+class HarvestError(Exception):
+    """Base of every error that Harvest raises on purpose.
+
+    `fields` are the named facts of this occurrence; they travel to the API answer as they are.
+    """
+
+    code: ClassVar[str] = "HVT-000"
+    slug: ClassVar[str] = "harvest_error"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+
+class DefinitionError(HarvestError):
+    """A workflow or activity is declared in a way that cannot work; raised while the module is imported."""
+
+    code, slug = "HVT-100", "definition_invalid"
+
+
+class PayloadError(HarvestError):
+    """A value cannot be stored exactly: not strict JSON, too deep, or text that is not UTF-8."""
+
+    code, slug, status = "HVT-110", "payload_invalid", 400
+
+
+class PayloadTooLargeError(PayloadError):
+    """A payload is over the limit of bytes (answers 15)."""
+
+    code, slug, status = "HVT-111", "payload_too_large", 413
+
+
+class PayloadDecodeError(HarvestError):
+    """Recorded bytes do not fit the type that today's code declares."""
+
+    code, slug = "HVT-112", "payload_undecodable"
+
+
+class LimitError(HarvestError):
+    """A name, key or id is longer than its limit, or too many operations are pending."""
+
+    code, slug, status = "HVT-120", "limit_exceeded", 400
+
+
+class InvalidRequestError(HarvestError):
+    """A request is malformed; the message names the field and what would be right."""
+
+    code, slug, status = "HVT-200", "invalid_request", 400
+
+
+class InputInvalidError(InvalidRequestError):
+    """A workflow input or signal payload does not fit the declared schema."""
+
+    code, slug = "HVT-201", "input_invalid"
+
+
+class CursorError(InvalidRequestError):
+    """A page cursor is damaged, or belongs to another filter."""
+
+    code, slug = "HVT-202", "cursor_invalid"
+
+
+class UnauthenticatedError(HarvestError):
+    """Nobody is signed in, or the token is unknown."""
+
+    code, slug, status = "HVT-210", "unauthenticated", 401
+
+
+class ForbiddenError(HarvestError):
+    """The caller is known and lacks the right."""
+
+    code, slug, status = "HVT-211", "forbidden", 403
+
+
+class SigninLinkError(HarvestError):
+    """A sign-in link is unknown, spent or expired."""
+
+    code, slug, status = "HVT-212", "signin_link_invalid", 403
+
+
+class ExecutionNotFoundError(HarvestError):
+    """Every expected shard answered, and none has the execution."""
+
+    code, slug, status = "HVT-300", "execution_not_found", 404
+
+
+class WorkflowNotRegisteredError(HarvestError):
+    """No worker has registered a workflow type of that name in the last seven days."""
+
+    code, slug, status = "HVT-301", "workflow_not_registered", 404
+
+
+class ExecutionExistsError(HarvestError):
+    """The business key is taken, and the policies of the start forbid what would follow."""
+
+    code, slug, status = "HVT-310", "execution_exists", 409
+
+
+class ExecutionClosedError(HarvestError):
+    """The run has ended; it takes no signals and cannot be ended again."""
+
+    code, slug, status = "HVT-311", "execution_closed", 409
+
+
+class IdempotencyConflictError(HarvestError):
+    """An idempotency key was used before for another request."""
+
+    code, slug, status = "HVT-312", "idempotency_conflict", 409
+
+
+class ShardUnavailableError(HarvestError):
+    """A shard did not answer in its deadline; what lives there is unknown, not absent."""
+
+    code, slug, status, retryable = "HVT-400", "shard_unavailable", 503, True
+
+
+class UnknownExecutionError(ShardUnavailableError):
+    """Nothing was found, but not every expected shard answered."""
+
+    code, slug = "HVT-401", "execution_unknown"
+
+
+class OutcomeUnknownError(ShardUnavailableError):
+    """The answer of a write was lost: it may or may not have happened. Repeat it with the same idempotency key."""
+
+    code, slug = "HVT-402", "outcome_unknown"
+
+
+class SchemaLevelError(HarvestError):
+    """A database has another schema level or event format than this code reads."""
+
+    code, slug = "HVT-410", "schema_level"
+
+
+class ConfigurationError(HarvestError):
+    """Settings that contradict each other or the deployment."""
+
+    code, slug = "HVT-420", "configuration_invalid"
+
+
+class NonDeterminismError(HarvestError):
+    """Workflow code asked for something else than its history records; both sides are in the fields."""
+
+    code, slug = "HVT-500", "non_determinism"
+
+
+class DefinitionMissingError(HarvestError):
+    """This worker has no code for the recorded workflow type and version."""
+
+    code, slug = "HVT-501", "definition_missing"
+
+
+class StepTooLongError(HarvestError):
+    """One step of workflow code held the loop longer than the limit."""
+
+    code, slug = "HVT-502", "step_too_long"
+
+
+class UnknownEventError(HarvestError):
+    """History holds an event kind that this release does not know."""
+
+    code, slug = "HVT-503", "unknown_event"
+
+
+class CommitRefusedError(HarvestError):
+    """The database refuses what a decision writes, alone as well as in its batch."""
+
+    code, slug = "HVT-504", "commit_refused"
+
+
+class ForbiddenInWorkflowError(HarvestError):
+    """Workflow code did what cannot be replayed (I/O, clocks, threads); the message says what to use instead."""
+
+    code, slug = "HVT-510", "forbidden_in_workflow"
+
+
+class ActivityError(HarvestError):
+    """An activity failed for good; `__cause__` is the recorded failure. Raised in workflow code."""
+
+    code, slug = "HVT-600", "activity_failed"
+
+
+class ActivityTimeoutError(ActivityError, TimeoutError):
+    """An activity ran into one of its four timeouts, named in `fields['timeout_type']`."""
+
+    code, slug = "HVT-601", "activity_timed_out"
+
+
+class ActivityCancelledError(ActivityError):
+    """An activity ended as cancelled without the workflow asking for it."""
+
+    code, slug = "HVT-602", "activity_cancelled"
+
+
+class ApplicationError(HarvestError):
+    """Raised by user code to fail with a type of its own, and perhaps without retry."""
+
+    code, slug = "HVT-610", "application_error"
+
+    def __init__(
+        self, message: str, *, type: str = "ApplicationError", non_retryable: bool = False, **fields: Any
+    ) -> None:
+        super().__init__(message, **fields)
+        self.type = type
+        self.non_retryable = non_retryable
+
+
+class WorkflowFailedError(HarvestError):
+    """The awaited execution did not complete; state and recorded failure are in the fields."""
+
+    code, slug, status = "HVT-620", "workflow_failed", 409
+
+
+class ResultTimeoutError(HarvestError, TimeoutError):
+    """The execution was still open when the wait for its result ended."""
+
+    code, slug, status = "HVT-621", "result_timeout", 408
+
+
+def every_error(root: type[HarvestError] = HarvestError) -> Iterator[type[HarvestError]]:
+    """Walk the tree, parents first."""
+    yield root
+    for child in root.__subclasses__():
+        yield from every_error(child)

@@ -1,0 +1,119 @@
+"""User values as exact bytes: strict UTF-8 JSON, refused when encoded rather than when committed (design 3)."""
+
+from __future__ import annotations
+
+import math
+import re
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from harvest.errors import PayloadDecodeError, PayloadError, PayloadTooLargeError
+from harvest.history.limits import NESTING, PAYLOAD_BYTES
+
+CODEC_JSON: Final = 1
+NULL: Final = b"null"
+
+_encoder = msgspec.json.Encoder()
+_canonical = msgspec.json.Encoder(order="deterministic")
+_strings = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_brackets = re.compile(rb"[\[\]{}]")
+
+
+def encode(value: Any, *, what: str = "payload") -> bytes:
+    """Encode `value` as the bytes that history keeps.
+
+    Raises PayloadError for what strict JSON cannot hold (NaN, infinities, lone surrogates, too deep nesting,
+    unsupported types) and PayloadTooLargeError above the limit.
+    """
+    try:
+        data = _encoder.encode(value)
+    except UnicodeEncodeError:
+        raise PayloadError(f"{what} holds a lone surrogate, which UTF-8 cannot carry", problem="surrogate") from None
+    except RecursionError:
+        raise PayloadError(f"{what} is nested deeper than {NESTING} levels", problem="nesting") from None
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise PayloadError(f"{what} cannot be written as JSON: {error}", problem="type") from error
+    # msgspec writes NaN and infinities as null, so only output with a null can hold one.
+    if NULL in data:
+        _refuse_non_finite(value, what)
+    return check(data, what=what)
+
+
+def encode_canonical(value: Any) -> bytes:
+    """Encode with sets and keys sorted: for comparing values, never for storing them."""
+    return _canonical.encode(value)
+
+
+def check(data: bytes, *, what: str = "payload") -> bytes:
+    """Return encoded `data` if its size and depth are within the limits."""
+    if len(data) > PAYLOAD_BYTES:
+        raise PayloadTooLargeError(
+            f"{what} has {len(data):,} bytes; at most {PAYLOAD_BYTES:,} are allowed: keep large data elsewhere "
+            "and pass a reference",
+            size=len(data),
+            limit=PAYLOAD_BYTES,
+        )
+    if data.count(b"[") + data.count(b"{") > NESTING and _depth(data) > NESTING:
+        raise PayloadError(f"{what} is nested deeper than {NESTING} levels", problem="nesting")
+    return data
+
+
+def check_text(data: bytes, *, what: str = "payload") -> bytes:
+    """Check JSON text that came from outside and return it unchanged; raises PayloadError naming the fault."""
+    check(data, what=what)
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+        msgspec.json.decode(data)
+    except UnicodeDecodeError as error:
+        raise PayloadError(f"{what} is not UTF-8: {error}", problem="encoding") from None
+    except RecursionError:
+        raise PayloadError(f"{what} is nested deeper than {NESTING} levels", problem="nesting") from None
+    except msgspec.DecodeError as error:
+        raise PayloadError(f"{what} is not JSON: {error}", problem="syntax") from None
+    return data
+
+
+def decode(data: bytes, as_type: Any = Any, *, what: str = "payload") -> Any:
+    """Decode recorded bytes as `as_type`; raises PayloadDecodeError."""
+    try:
+        return msgspec.json.decode(data, type=as_type)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PayloadDecodeError(f"{what} does not fit the declared type: {error}") from error
+
+
+def digest(data: bytes) -> str:
+    """Eight bytes of BLAKE2 over encoded arguments, as hex: what a command is matched by."""
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def _refuse_non_finite(value: Any, what: str) -> None:
+    """Walk plain data and refuse the numbers that JSON has no word for."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise PayloadError(f"{what} holds {item!r}, which JSON has no word for", problem="non_finite")
+        elif isinstance(item, dict):
+            pending.extend(item.keys())
+            pending.extend(item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            pending.extend(item)
+        elif item is not None and not isinstance(item, (str, bytes, int, bool)):
+            built = msgspec.to_builtins(item)
+            if built is not item and isinstance(built, (dict, list, tuple, float)):
+                pending.append(built)
+
+
+def _depth(data: bytes) -> int:
+    """Deepest nesting of brackets outside strings in JSON text."""
+    deepest = depth = 0
+    for bracket in _brackets.findall(_strings.sub(b"", data)):
+        if bracket in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest

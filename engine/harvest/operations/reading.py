@@ -1,0 +1,252 @@
+"""Read one execution: the whole of it, its history, its payloads, its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadDecodeError
+from harvest.history.events import WorkflowContinuedAsNew
+from harvest.history.payload import CODEC_JSON
+from harvest.history.states import State
+from harvest.operations.asking import ask
+from harvest.operations.outcomes import waiters
+from harvest.operations.views import (
+    API_ROOT,
+    HEAD_BYTES,
+    INLINE_BYTES,
+    EventView,
+    ExecutionDetail,
+    FailureView,
+    Payload,
+    Pending,
+    PendingActivity,
+    PendingTimer,
+    blocked_view,
+    event_view,
+    execution_fields,
+    failure_view,
+    is_open,
+    payload_view,
+    state_word,
+)
+from harvest.operations.waiting import waiting_text
+from harvest.shards import Shards
+from harvest.store import reads
+
+MOST_EVENTS: Final = 1000
+MOST_WAIT: Final = 30.0
+# Enough to name a large event: its fields before the large one.
+_EVENT_HEAD: Final = 4096
+_MOST_HOPS: Final = 1000
+
+
+class HistoryPage(Struct, frozen=True, kw_only=True):
+    """A window of a history. `next_cursor` is the `after` (or, newest first, the `before`) of the next window."""
+
+    execution_id: UUID
+    events: list[EventView]
+    next_cursor: int | None
+    last_event_id: int
+    total_events: int
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How an execution ended. `execution_id` is the last run of a chain that continued as new."""
+
+    execution_id: UUID
+    state: str
+    output: Payload | None
+    error: FailureView | None
+    completed_at: datetime
+
+
+async def get(shards: Shards, execution_id: UUID, *, api_root: str = API_ROOT) -> ExecutionDetail:
+    """One execution with its payloads; those over 64 KiB as a reference below `api_root`.
+
+    Raises ExecutionNotFoundError, or ShardUnavailableError when its shard does not answer.
+    """
+    store = shards.store_of(execution_id)
+    rows = await ask(
+        shards,
+        store.shard_id,
+        lambda store: reads.detail(store, execution_id, inline=INLINE_BYTES, head=HEAD_BYTES),
+    )
+    if rows is None:
+        raise _not_found(execution_id)
+    return _detail(rows, store.shard_id, f"{api_root}/workflows/{execution_id}/payload")
+
+
+def _detail(rows: reads.DetailRows, shard_id: int, href: str) -> ExecutionDetail:
+    row = rows.execution
+    fields = execution_fields(row, shard_id)
+    if row["blocked"]:
+        fields["blocked"] = blocked_view(row["blocked"], row["blocked_details"])
+    if is_open(fields["state"]) and fields["waiting"] is None:
+        timers = [timer["fires_at"] for timer in rows.timers]
+        fields["waiting"] = waiting_text([task["name"] for task in rows.activities], min(timers, default=None))
+    return ExecutionDetail(
+        **fields,
+        input=_part(row, "input", href) or msgspec.Raw(b"null"),
+        result=_part(row, "result", href),
+        failure=failure_view(row["failure"]),
+        memo=_part(row, "memo", href),
+        pending=_pending(rows),
+    )
+
+
+def _part(row: Mapping[str, Any], name: str, href: str) -> Payload | None:
+    stored = row[name]
+    return None if stored is None else payload_view(stored, row[f"{name}_bytes"], f"{href}/{name}", row["codec"])
+
+
+def _pending(rows: reads.DetailRows) -> Pending:
+    most = reads.PENDING_SHOWN
+    return Pending(
+        activities=[_activity(row) for row in rows.activities[:most]],
+        timers=[PendingTimer(seq=row["seq"], fires_at=row["fires_at"]) for row in rows.timers[:most]],
+        truncated=len(rows.activities) > most or len(rows.timers) > most,
+    )
+
+
+def _activity(row: Mapping[str, Any]) -> PendingActivity:
+    running = row["state"] == 1
+    return PendingActivity(
+        seq=row["seq"],
+        name=row["name"],
+        queue=row["queue"],
+        attempt=row["attempt"],
+        state="RUNNING" if running else "PENDING",
+        scheduled_at=row["scheduled_at"],
+        started_at=row["started_at"] if running else None,
+        next_try_at=None if running else row["due"],
+        timeout_at=row["timeout_at"],
+        cancel_requested=row["cancel_requested"],
+        last_failure=failure_view(row["last_failure"]),
+    )
+
+
+async def history(
+    shards: Shards,
+    execution_id: UUID,
+    *,
+    after: int = 0,
+    before: int | None = None,
+    limit: int = 100,
+    newest_first: bool = False,
+    inline: int = INLINE_BYTES,
+    api_root: str = API_ROOT,
+) -> HistoryPage:
+    """Events with ids above `after` and below `before`, at most `limit` (1 to 1000).
+
+    An event of more than `inline` bytes comes with its leading fields and a reference. Raises ExecutionNotFoundError
+    and ShardUnavailableError.
+    """
+    if not 1 <= limit <= MOST_EVENTS:
+        raise InvalidRequestError(f"limit is {limit}; it must be 1 to {MOST_EVENTS}", field="limit")
+    inline = min(inline, INLINE_BYTES)
+    store = shards.store_of(execution_id)
+    rows = await ask(
+        shards,
+        store.shard_id,
+        lambda store: reads.history(
+            store,
+            execution_id,
+            after=after,
+            before=before,
+            limit=limit + 1,
+            newest_first=newest_first,
+            inline=inline,
+            head=min(_EVENT_HEAD, inline),
+        ),
+    )
+    if rows is None:
+        raise _not_found(execution_id)
+    shown = rows.events[:limit]
+    root = f"{api_root}/workflows/{execution_id}/history"
+    return HistoryPage(
+        execution_id=execution_id,
+        events=[event_view(row, f"{root}/{row['event_id']}/payload") for row in shown],
+        next_cursor=shown[-1]["event_id"] if len(rows.events) > limit else None,
+        last_event_id=rows.last_event_id,
+        total_events=rows.last_event_id,
+    )
+
+
+async def event_payload(shards: Shards, execution_id: UUID, event_id: int) -> bytes:
+    """The whole data of one event, as the JSON text that is stored.
+
+    Raises ExecutionNotFoundError, ShardUnavailableError, and PayloadDecodeError for sealed data.
+    """
+    shard_id = shards.store_of(execution_id).shard_id
+    row = await ask(shards, shard_id, lambda store: reads.event_payload(store, execution_id, event_id))
+    if row is None:
+        raise ExecutionNotFoundError(
+            f"execution {execution_id} has no event {event_id}", execution_id=execution_id, event_id=event_id
+        )
+    return _plain(row, f"event {event_id}")
+
+
+async def detail_payload(shards: Shards, execution_id: UUID, name: str) -> bytes:
+    """The whole `input`, `result` or `memo`, as the JSON text that is stored. Raises as `event_payload` does."""
+    if name not in reads.DETAIL_PAYLOADS:
+        raise InvalidRequestError(
+            f"{name[:80]!r} is no payload of an execution; there are {', '.join(reads.DETAIL_PAYLOADS)}", field="name"
+        )
+    shard_id = shards.store_of(execution_id).shard_id
+    row = await ask(shards, shard_id, lambda store: reads.detail_payload(store, execution_id, name))
+    if row is None or row["payload"] is None:
+        raise ExecutionNotFoundError(f"execution {execution_id} has no {name}", execution_id=execution_id)
+    return _plain(row, name)
+
+
+def _plain(row: Mapping[str, Any], what: str) -> bytes:
+    if row["codec"] != CODEC_JSON:
+        raise PayloadDecodeError(f"{what} is kept with codec {row['codec']}, which this release does not read")
+    return bytes(row["payload"])
+
+
+async def result(shards: Shards, execution_id: UUID, *, wait: float = 0, api_root: str = API_ROOT) -> Outcome | None:
+    """How the execution ended, or None while it is open after `wait` seconds (30 at most).
+
+    Waiting holds no connection: all waiters of the process share one poll a shard. A run that continued as new is
+    followed to the last of its chain. Raises ExecutionNotFoundError and ShardUnavailableError.
+    """
+    waiting = waiters(shards).until_closed(shards, min(max(wait, 0.0), MOST_WAIT))
+    for _ in range(_MOST_HOPS):
+        shard_id = shards.store_of(execution_id).shard_id
+        row = await _outcome(shards, shard_id, execution_id)
+        if State.RUNNING <= row["state"] < State.COMPLETED:
+            if not await waiting(shard_id, execution_id):
+                return None
+            row = await _outcome(shards, shard_id, execution_id)
+        if row["state"] != State.CONTINUED_AS_NEW or row["last_event"] is None:
+            href = f"{api_root}/workflows/{execution_id}/payload/result"
+            stored = row["result"]
+            return Outcome(
+                execution_id=execution_id,
+                state=state_word(row["state"]),
+                output=None if stored is None else payload_view(stored, len(stored), href, row["codec"]),
+                error=failure_view(row["failure"]),
+                completed_at=row["closed_at"],
+            )
+        execution_id = UUID(msgspec.json.decode(row["last_event"], type=WorkflowContinuedAsNew).new_execution_id)
+    return None
+
+
+async def _outcome(shards: Shards, shard_id: int, execution_id: UUID) -> Mapping[str, Any]:
+    row: Mapping[str, Any] | None = await ask(
+        shards, shard_id, lambda store: reads.outcome(store, execution_id, State.CONTINUED_AS_NEW)
+    )
+    if row is None:
+        raise _not_found(execution_id)
+    return row
+
+
+def _not_found(execution_id: UUID) -> ExecutionNotFoundError:
+    return ExecutionNotFoundError(f"there is no execution {execution_id}", execution_id=execution_id)

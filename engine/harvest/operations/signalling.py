@@ -1,0 +1,77 @@
+"""Sending signals: an event in the run's history, and a wake."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from msgspec import Raw, Struct
+
+from harvest.errors import ExecutionClosedError, ExecutionNotFoundError, HarvestError
+from harvest.history import payload as payloads
+from harvest.history.events import EventKind, SignalReceived, encode_data
+from harvest.history.ids import ExecutionId
+from harvest.history.limits import check_text
+from harvest.operations.actor import Actor, audit_entry
+from harvest.operations.auditing import record
+from harvest.shards import Shards
+from harvest.store import appends
+
+
+class Signalled(Struct, frozen=True):
+    """`signal_delivered` is false only for a repeated idempotency key: the first one was."""
+
+    execution_id: UUID
+    signal_delivered: bool
+    deduplicated: bool
+
+
+async def signal(
+    shards: Shards,
+    actor: Actor,
+    execution_id: UUID,
+    name: str,
+    payload: bytes,
+    *,
+    idempotency_key: str | None = None,
+) -> Signalled:
+    """Send a signal to an open run. Raises ExecutionClosedError, ExecutionNotFoundError, LimitError, PayloadError."""
+    check_text(name, what="signal name")
+    if idempotency_key is not None:
+        check_text(idempotency_key, what="idempotency_key")
+    payloads.check_text(payload, what=f"the payload of signal {name!r}")
+    store = shards.store_of(ExecutionId(int=execution_id.int))
+    answer = await appends.append(
+        store,
+        execution_id,
+        EventKind.SIGNAL_RECEIVED,
+        encode_data(SignalReceived(name=name, payload=Raw(payload), actor=actor.name)),
+        audit_entry(
+            actor,
+            "workflow.signal",
+            shard_id=store.shard_id,
+            target_id=str(execution_id),
+            idempotency_key=idempotency_key,
+            reason=f"signal {name}",
+        ),
+        key=idempotency_key,
+    )
+    if answer.written:
+        store.waker.wake(answer.holder)
+        store.hints.touch(answer.partition)
+        return Signalled(execution_id, signal_delivered=True, deduplicated=False)
+    if answer.deduplicated:
+        return Signalled(execution_id, signal_delivered=False, deduplicated=True)
+    error = refusal(execution_id, answer, "takes no signals")
+    await record(shards, actor, "workflow.signal", "execution", str(execution_id), "failed", error.message)
+    raise error
+
+
+def refusal(execution_id: UUID, answer: appends.Appending, what: str) -> HarvestError:
+    """Why an append was not written: there is no such run, or it has ended."""
+    if answer.state is None:
+        return ExecutionNotFoundError(f"there is no execution {execution_id}", execution_id=str(execution_id))
+    return ExecutionClosedError(
+        f"execution {execution_id} has ended ({answer.state.name}) and {what}",
+        execution_id=str(execution_id),
+        state=answer.state.name,
+    )

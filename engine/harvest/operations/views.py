@@ -1,0 +1,260 @@
+"""What reads return: executions, events and the rest as API, pages and CLI show them (answers 13)."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from harvest.history.events import Failure, kind_word
+from harvest.history.payload import CODEC_JSON
+from harvest.history.states import State
+
+INLINE_BYTES: Final = 64 * 1024
+HEAD_BYTES: Final = 2048
+API_ROOT: Final = "/api/harvest"
+
+
+class Truncated(Struct, frozen=True, kw_only=True):
+    """Stands for a payload that is too large to show: its size, its first characters, and where the whole of it is."""
+
+    bytes: int
+    truncated: bool = True
+    href: str
+    head: str = ""
+
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+# A payload as the exact text that was stored, so that no number is rounded, or what stands for a large one.
+Payload = Raw | Truncated
+
+
+class Blocked(Struct, frozen=True, kw_only=True):
+    """Why an open run does not go on, and when it is tried again."""
+
+    code: str
+    message: str = ""
+    since: datetime | None = None
+    count: int = 0
+    next_try_at: datetime | None = None
+
+
+class ExecutionView(Struct, frozen=True, kw_only=True):
+    """One execution without its payloads: a row of the list."""
+
+    execution_id: UUID
+    workflow_name: str
+    workflow_id: str
+    version: int
+    state: str
+    shard_id: int
+    partition: int
+    queue: str
+    build: str
+    parent_id: UUID | None
+    root_id: UUID | None
+    first_execution_id: UUID | None
+    previous_execution_id: UUID | None
+    started_at: datetime
+    closed_at: datetime | None
+    deadline_at: datetime | None
+    history_events: int
+    waiting: str | None
+    blocked: Blocked | None
+
+
+class FailureView(Struct, frozen=True, kw_only=True):
+    """A failure with its cause; the innermost cause is the root."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    cause: FailureView | None = None
+
+
+class PendingActivity(Struct, frozen=True, kw_only=True):
+    """An activity that has not ended: `state` is PENDING or RUNNING, `next_try_at` is set while it waits for a try."""
+
+    seq: int
+    name: str
+    queue: str
+    attempt: int
+    state: str
+    scheduled_at: datetime
+    started_at: datetime | None
+    next_try_at: datetime | None
+    timeout_at: datetime | None
+    cancel_requested: bool
+    last_failure: FailureView | None
+
+
+class PendingTimer(Struct, frozen=True, kw_only=True):
+    """A timer that has not fired."""
+
+    seq: int
+    fires_at: datetime
+
+
+class Pending(Struct, frozen=True, kw_only=True):
+    """What an open run has under way; `truncated` when there is more of a kind than is shown."""
+
+    activities: list[PendingActivity] = []
+    timers: list[PendingTimer] = []
+    truncated: bool = False
+
+
+class ExecutionDetail(ExecutionView, frozen=True, kw_only=True):
+    """One execution with its payloads and what it has under way."""
+
+    input: Payload
+    result: Payload | None
+    failure: FailureView | None
+    memo: Payload | None
+    pending: Pending
+
+
+class EventView(Struct, frozen=True, kw_only=True):
+    """One event of a history. `data` has the fields of its kind; `bytes` is the stored size of all of them."""
+
+    event_id: int
+    type: str
+    at: datetime
+    seq: int
+    bytes: int
+    data: dict[str, Payload]
+
+
+def state_word(number: int) -> str:
+    """The word of a state, also of one that this release does not know."""
+    try:
+        return State(number).name
+    except ValueError:
+        return f"UNKNOWN_{number}"
+
+
+def is_open(state: str) -> bool:
+    """Whether a state's word is one of a run that can still go on."""
+    return state in State.__members__ and State[state].is_open
+
+
+def execution_fields(row: Mapping[str, Any], shard_id: int) -> dict[str, Any]:
+    """The fields of an ExecutionView from a row of `harvest_executions`."""
+    fields = {name: row[name] for name in ExecutionView.__struct_fields__ if name in row.keys()}  # noqa: SIM118
+    fields |= {
+        "state": state_word(row["state"]),
+        "shard_id": shard_id,
+        "history_events": row["next_event_id"] - 1,
+        "blocked": Blocked(code=row["blocked"]) if row["blocked"] else None,
+    }
+    return fields
+
+
+def execution_view(row: Mapping[str, Any], shard_id: int) -> ExecutionView:
+    """A row of the list."""
+    return ExecutionView(**execution_fields(row, shard_id))
+
+
+def blocked_view(code: str, stored: bytes | None) -> Blocked:
+    """What blocks a run: the hot row's code with the stored details, which may be missing or of a newer release."""
+    try:
+        return msgspec.structs.replace(msgspec.json.decode(stored or b"", type=Blocked), code=code)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Blocked(code=code)
+
+
+def failure_view(stored: bytes | None) -> FailureView | None:
+    """A recorded failure; one that cannot be decoded is shown as text."""
+    if stored is None:
+        return None
+    try:
+        return _failure(msgspec.json.decode(stored, type=Failure))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return FailureView(type="Undecodable", message=f"{len(stored):,} bytes that are no failure: {error}")
+
+
+def _failure(failure: Failure) -> FailureView:
+    return FailureView(
+        type=failure.type,
+        message=failure.message,
+        traceback=failure.traceback,
+        cause=_failure(failure.cause) if failure.cause else None,
+    )
+
+
+def payload_view(stored: bytes, size: int, href: str, codec: int = CODEC_JSON) -> Payload:
+    """A payload of `size` bytes from all of them, or from its first ones when `stored` is shorter."""
+    if codec == CODEC_JSON and size <= INLINE_BYTES and len(stored) == size and is_json(stored):
+        return Raw(stored)
+    return Truncated(bytes=size, href=href, head="" if codec != CODEC_JSON else head_text(stored))
+
+
+def is_json(data: bytes) -> bool:
+    """Whether bytes may go into an answer as they are."""
+    try:
+        data.decode()
+        msgspec.json.decode(data, type=Raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def head_text(data: bytes) -> str:
+    """The first characters of a payload; bytes that are no UTF-8 become replacement characters."""
+    # Not final: a character that the cut went through is left out.
+    return _utf8(errors="replace").decode(data[:HEAD_BYTES], final=False)
+
+
+def event_view(row: Mapping[str, Any], href: str) -> EventView:
+    """One event from a row whose `payload` may hold the first bytes only."""
+    return EventView(
+        event_id=row["event_id"],
+        type=kind_word(row["kind"]),
+        at=row["at"],
+        seq=row["seq"],
+        bytes=row["bytes"],
+        data=_event_data(row["payload"], row["bytes"], row["codec"], href),
+    )
+
+
+def _event_data(stored: bytes, size: int, codec: int, href: str) -> dict[str, Payload]:
+    whole = Truncated(bytes=size, href=href, head="" if codec != CODEC_JSON else head_text(stored))
+    if codec != CODEC_JSON:
+        return {"sealed": whole}
+    if len(stored) < size:
+        return _leading_fields(stored, whole)
+    try:
+        stored.decode()
+        fields = msgspec.json.decode(stored, type=dict[str, Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {"undecodable": whole}
+    return dict(fields)
+
+
+def _leading_fields(head: bytes, whole: Truncated) -> dict[str, Payload]:
+    """The fields that are complete in the first bytes of an event's data, and the first one that is not."""
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str)
+    text = head.decode(errors="replace")
+    fields: dict[str, Payload] = {}
+    at = 1
+    while True:
+        try:
+            name, colon = decoder.raw_decode(text, at)
+            start = colon + 1
+        except (ValueError, RecursionError):
+            return fields | {"data": whole}
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            end = len(text)
+        # A number at the very end may go on in what was not read.
+        if not isinstance(name, str) or end >= len(text) - 1:
+            return fields | {str(name): msgspec.structs.replace(whole, head=text[start : start + HEAD_BYTES])}
+        fields[name] = Raw(text[start:end].encode())
+        at = end + 1

@@ -1,0 +1,163 @@
+"""An asyncio event loop that does the same on every replay (design 3).
+
+Its time is the run's, its timers are durable, and its tasks and futures hash by number, so that sets of them iterate
+alike in every process. It is driven by `Run`, one delivered event at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from harvest.errors import ForbiddenInWorkflowError
+
+if TYPE_CHECKING:
+    from harvest.replay.run import Run
+
+T = TypeVar("T")
+HASH_BITS: Final = (1 << 61) - 1
+
+
+class WorkflowTask(asyncio.Task[Any]):
+    """A task that hashes by the run's seed plus its number; equal only to itself."""
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+    __eq__ = object.__eq__
+
+
+class WorkflowFuture(asyncio.Future[Any]):
+    """A future that hashes by number and tells its run when it is cancelled."""
+
+    number: int
+    on_cancel: Callable[[], None] | None = None
+
+    def __hash__(self) -> int:
+        return self.number
+
+    __eq__ = object.__eq__
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel, and take back or cancel the command that this future waits for."""
+        cancelled = super().cancel(msg)
+        if cancelled and self.on_cancel is not None:
+            self.on_cancel()
+        return cancelled
+
+
+class WorkflowTimer(asyncio.TimerHandle):
+    """A handle whose time is a durable timer's."""
+
+    __slots__ = ("seq",)
+    seq: int
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    """The part of asyncio's loop that coroutines, futures, tasks and timeouts need; the rest is refused by name."""
+
+    def __init__(self, run: Run, seed: int) -> None:
+        self.run = run
+        self.ready: deque[asyncio.Handle] = deque()
+        self.closed = False
+        self._number = seed & HASH_BITS
+
+    def next_number(self) -> int:
+        """A number unique in this run, offset by the run's seed."""
+        self._number += 1
+        return self._number
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def time(self) -> float:
+        return self.run.elapsed()
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self.ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+        timer = WorkflowTimer(when, callback, args, self, context)
+        timer.seq = self.run.start_timer(max(0.0, when - self.time()), timer)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        assert isinstance(handle, WorkflowTimer)
+        self.run.cancel_timer(handle.seq)
+
+    def create_future(self) -> WorkflowFuture:
+        future = WorkflowFuture(loop=self)
+        future.number = self.next_number()
+        return future
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None, **_: Any
+    ) -> asyncio.Task[T]:
+        # The number must be there before __init__, which puts the task into asyncio's process-wide set.
+        task = WorkflowTask.__new__(WorkflowTask)
+        task.number = self.next_number()
+        task.__init__(coro, loop=self, name=str(name or "workflow"), context=context)  # type: ignore[misc]
+        self.run.tasks.append(task)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Ignore: what matters leaves through the main task, and a lost exception of another task is its author's."""
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Ignore, as above."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """Nothing to do: the run closes its generators when it is let go."""
+
+
+_IO = "network and files belong in an activity"
+REFUSED: Final = {
+    "run_in_executor": "threads cannot be replayed; do the work in an activity",
+    "call_soon_threadsafe": "threads cannot be replayed; do the work in an activity",
+    "create_connection": _IO,
+    "create_server": _IO,
+    "create_unix_connection": _IO,
+    "create_unix_server": _IO,
+    "create_datagram_endpoint": _IO,
+    "getaddrinfo": _IO,
+    "getnameinfo": _IO,
+    "sock_connect": _IO,
+    "sock_recv": _IO,
+    "sock_sendall": _IO,
+    "add_reader": _IO,
+    "add_writer": _IO,
+    "subprocess_exec": "processes belong in an activity",
+    "subprocess_shell": "processes belong in an activity",
+    "add_signal_handler": "signals of the operating system belong to the worker",
+    "run_forever": "the workflow's loop is driven by its history",
+    "run_until_complete": "await the coroutine instead",
+}
+
+
+def _refusal(name: str, instead: str) -> Callable[..., Any]:
+    def refuse(self: WorkflowLoop, *args: Any, **kwargs: Any) -> Any:
+        raise ForbiddenInWorkflowError(f"workflow code called loop.{name}: {instead}", call=name)
+
+    return refuse
+
+
+for _name, _instead in REFUSED.items():
+    setattr(WorkflowLoop, _name, _refusal(_name, _instead))

@@ -1,0 +1,244 @@
+"""Taking work: workflow tasks, activity tasks, and the events that a claimed run has to see (design 5, answers 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from msgspec import Struct
+
+from harvest.history.events import Event, EventKind
+from harvest.store.pool import Connection, Record
+from harvest.store.store import Store
+
+
+class Claimed(Struct, frozen=True):
+    """A workflow task that this worker now holds. `first` is its WorkflowStarted where history has nothing else."""
+
+    execution_id: UUID
+    attempt: int
+    partition: int
+    workflow_name: str
+    workflow_id: str
+    version: int
+    queue: str
+    next_event_id: int
+    decided_through: int
+    sort_at: datetime
+    deadline_at: datetime | None
+    blocked_count: int
+    first: Event | None
+
+
+class ClaimedActivity(Struct, frozen=True):
+    """An activity attempt that this worker now runs; `scheduled` is the payload of its ActivityScheduled event."""
+
+    execution_id: UUID
+    seq: int
+    attempt: int
+    workflow_name: str
+    workflow_id: str
+    partition: int
+    scheduled: bytes
+    last_details: bytes | None
+    strikes: int
+
+
+_CLAIM = """
+with picked as materialized (
+    select p.execution_id
+      from unnest($1::text[]) as q(queue)
+     cross join lateral (
+        select t.execution_id from harvest_workflow_tasks t
+         where t.queue = q.queue and t.state = 0 and t.sort_at >= $4 and t.due <= clock_timestamp() and t.strikes < 3
+           and (t.sticky_until is null or t.sticky_until <= clock_timestamp() or t.sticky_worker = $2)
+         order by t.priority desc, t.sort_at
+         limit $3
+           for update of t skip locked
+     ) p
+),
+taken as (
+    update harvest_workflow_tasks t
+       set state = 1, worker = $2, attempt = t.attempt + 1, sticky_worker = $2, sticky_until = null
+     where t.execution_id = any(array(select execution_id from picked))
+       and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
+ returning t.execution_id, t.attempt, t.partition, t.workflow_name, t.version, t.queue, t.sort_at
+)
+select t.*, e.workflow_id, e.next_event_id, e.decided_through, e.deadline_at,
+       case when e.blocked is not null then (
+           select (convert_from(x.blocked, 'UTF8')::json ->> 'count')::int
+             from harvest_execution_details x where x.execution_id = t.execution_id
+       ) else 0 end as blocked_count,
+       v.at as first_at, v.payload as first_payload
+  from taken t
+  join harvest_executions e on e.execution_id = t.execution_id
+  left join harvest_events v on v.execution_id = t.execution_id and v.event_id = 1 and e.next_event_id = 2"""
+
+_NEWS = "select execution_id from harvest_workflow_tasks where worker = $1 and state = 3 limit 1000"
+
+_EVENTS = """
+select v.execution_id, v.event_id, v.kind, v.seq, v.at, v.payload
+  from unnest($1::uuid[], $2::int[]) as d(execution_id, first)
+ cross join lateral (
+    select * from harvest_events v
+     where v.execution_id = d.execution_id and v.event_id >= d.first
+     order by v.event_id
+ ) v"""
+
+_LOCK = "select from harvest_executions where execution_id = $1 for no key update"
+
+_HEADS = "select execution_id, next_event_id, decided_through from harvest_executions where execution_id = any($1)"
+
+_CLAIM_ACTIVITIES = """
+with picked as materialized (
+    select p.execution_id, p.seq
+      from unnest($1::text[]) as q(queue)
+     cross join lateral (
+        select a.execution_id, a.seq from harvest_activity_tasks a
+         where a.queue = q.queue and a.state = 0 and a.due <= clock_timestamp() and a.name = any($4)
+         order by a.priority desc, a.sort_at
+         limit $3
+           for update of a skip locked
+     ) p
+),
+open as materialized (
+    select e.execution_id, e.next_event_id, e.workflow_name, e.workflow_id, e.partition
+      from harvest_executions e
+     where e.execution_id = any(array(select execution_id from picked)) and e.state = 0
+       and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
+       for no key update of e skip locked
+),
+numbered as materialized (
+    select p.execution_id, p.seq, o.next_event_id, o.workflow_name, o.workflow_id, o.partition,
+           row_number() over (partition by p.execution_id order by p.seq) as nth
+      from picked p join open o on o.execution_id = p.execution_id
+),
+advanced as (
+    update harvest_executions e set next_event_id = e.next_event_id + n.added
+      from (select execution_id, count(*)::int as added from numbered group by execution_id) n
+     where e.execution_id = n.execution_id
+ returning e.execution_id
+),
+taken as (
+    update harvest_activity_tasks a
+       set state = 1, worker = $2, attempt = a.attempt + 1, started_at = clock_timestamp(),
+           timeout_at = least(
+               a.schedule_to_close_at,
+               clock_timestamp() + least(a.start_to_close, a.heartbeat) * interval '1 second'
+           )
+      from numbered n
+     where a.execution_id = n.execution_id and a.seq = n.seq
+ returning a.execution_id, a.seq, a.attempt, a.scheduled_event_id, a.last_failure, a.strikes
+),
+started as (
+    insert into harvest_events (execution_id, event_id, kind, seq, payload)
+    select n.execution_id, n.next_event_id + n.nth - 1, $5, n.seq,
+           convert_to(
+               '{"attempt":' || t.attempt || ',"worker":' || to_json($6::text)
+               || coalesce(',"last_failure":' || convert_from(t.last_failure, 'UTF8'), '') || '}', 'UTF8')
+      from numbered n
+      join taken t on t.execution_id = n.execution_id and t.seq = n.seq
+      join advanced x on x.execution_id = n.execution_id
+)
+select t.execution_id, t.seq, t.attempt, t.strikes, n.workflow_name, n.workflow_id, n.partition,
+       s.payload as scheduled, h.details as last_details
+  from taken t
+  join numbered n on n.execution_id = t.execution_id and n.seq = t.seq
+  join harvest_events s on s.execution_id = t.execution_id and s.event_id = t.scheduled_event_id
+  left join harvest_heartbeats h on h.execution_id = t.execution_id and h.seq = t.seq"""
+
+_HELD_ACTIVITIES = """
+select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_id, e.partition,
+       s.payload as scheduled, h.details as last_details
+  from harvest_activity_tasks a
+  join harvest_executions e on e.execution_id = a.execution_id
+  join harvest_events s on s.execution_id = a.execution_id and s.event_id = a.scheduled_event_id
+  left join harvest_heartbeats h on h.execution_id = a.execution_id and h.seq = a.seq
+ where a.execution_id = any($1) and a.worker = $2 and a.state = 1"""
+
+
+async def claim(store: Store, worker: UUID, queues: Sequence[str], most: int, since: datetime) -> list[Claimed]:
+    """Take up to `most` due workflow tasks a queue, in the order of answers 4, from `sort_at` on."""
+    rows = await store.claim.write(_CLAIM, list(queues), worker, most, since)
+    return [
+        Claimed(
+            execution_id=row["execution_id"],
+            attempt=row["attempt"],
+            partition=row["partition"],
+            workflow_name=row["workflow_name"],
+            workflow_id=row["workflow_id"],
+            version=row["version"],
+            queue=row["queue"],
+            next_event_id=row["next_event_id"],
+            decided_through=row["decided_through"],
+            sort_at=row["sort_at"],
+            deadline_at=row["deadline_at"],
+            blocked_count=row["blocked_count"] or 0,
+            first=None
+            if row["first_payload"] is None
+            else Event(1, EventKind.WORKFLOW_STARTED, 0, row["first_at"], row["first_payload"]),
+        )
+        for row in rows
+    ]
+
+
+async def news(store: Store, worker: UUID) -> list[UUID]:
+    """The runs that this worker holds and that others have written to."""
+    return [row["execution_id"] for row in await store.claim.fetch(_NEWS, worker)]
+
+
+async def load_events(store: Store, wanted: dict[UUID, int]) -> dict[UUID, list[Event]]:
+    """For each execution, its events from the given id on, in order."""
+    events: dict[UUID, list[Event]] = {execution_id: [] for execution_id in wanted}
+    for row in await store.claim.fetch(_EVENTS, list(wanted), list(wanted.values())):
+        events[row["execution_id"]].append(
+            Event(row["event_id"], row["kind"], row["seq"], row["at"], row["payload"])
+        )
+    return events
+
+
+async def load_events_on(connection: Connection, execution_id: UUID, first: int) -> list[Event]:
+    """As `load_events` for one execution, in the caller's transaction."""
+    rows = await connection.fetch(_EVENTS, [execution_id], [first])
+    return [Event(row["event_id"], row["kind"], row["seq"], row["at"], row["payload"]) for row in rows]
+
+
+async def lock_execution(connection: Connection, execution_id: UUID) -> None:
+    """Wait for an execution's row and lock it until the transaction ends."""
+    await connection.execute(_LOCK, execution_id)
+
+
+async def heads(store: Store, ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
+    """`next_event_id` and `decided_through` of each execution."""
+    rows = await store.claim.fetch(_HEADS, list(ids))
+    return {row["execution_id"]: (row["next_event_id"], row["decided_through"]) for row in rows}
+
+
+async def claim_activities(
+    store: Store, worker: UUID, worker_name: str, queues: Sequence[str], names: Sequence[str], most: int
+) -> list[ClaimedActivity]:
+    """Take up to `most` due activity tasks a queue and record ActivityStarted for each, in one statement."""
+    rows = await store.claim.write(
+        _CLAIM_ACTIVITIES, list(queues), worker, most, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
+    )
+    return [_activity(row) for row in rows]
+
+
+async def held_activities(store: Store, worker: UUID, ids: Sequence[UUID]) -> list[ClaimedActivity]:
+    """The activity tasks of these executions that this worker holds by the database's account."""
+    return [_activity(row) for row in await store.scan.fetch(_HELD_ACTIVITIES, list(ids), worker)]
+
+
+def _activity(row: Record) -> ClaimedActivity:
+    return ClaimedActivity(
+        execution_id=row["execution_id"],
+        seq=row["seq"],
+        attempt=row["attempt"],
+        workflow_name=row["workflow_name"],
+        workflow_id=row["workflow_id"],
+        partition=row["partition"],
+        scheduled=row["scheduled"],
+        last_details=row["last_details"],
+        strikes=row["strikes"],
+    )

@@ -1,0 +1,349 @@
+"""The commit of decisions: one statement for a batch, against the exact history each of them saw (design 4).
+
+Each step is one CTE fed by the one before: the fence rows, the execution rows at the expected `next_event_id`, the
+activity tasks whose results are merged; then what passed is written. A table is reached by `key = any(array)`, and
+nothing here waits for a lock: `SKIP LOCKED` leaves a row out, and its decision comes back as busy.
+
+Lock order: workflow task (shared), execution, activity tasks; all but the rows of a closing run with SKIP LOCKED.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import IntEnum, IntFlag
+from typing import Any
+from uuid import UUID
+
+from harvest import clock
+from harvest.history.states import FIRST_CLOSED
+from harvest.store.pool import Connection
+from harvest.store.store import Store
+
+HELD, PARKED, NEWS = 1, 2, 3
+
+
+class Answer(IntEnum):
+    """What became of one decision."""
+
+    PASSED = 0
+    MOVED = 1
+    BUSY = 2
+    FENCED = 3
+
+
+class Needs(IntFlag):
+    """Which parts of the statement a batch needs; each combination is prepared once a connection."""
+
+    NOTHING = 0
+    MERGES = 1
+    SCHEDULES = 2
+    TIMERS = 4
+    CANCELS = 8
+    CLOSES = 16
+
+
+class Batch:
+    """The columns of one commit, filled by the committer decision by decision."""
+
+    def __init__(self) -> None:
+        self.needs = Needs.NOTHING
+        self.bytes = 0
+        self.rows = 0
+        self.decisions: tuple[list[Any], ...] = tuple([] for _ in range(8))
+        self.events: tuple[list[Any], ...] = tuple([] for _ in range(6))
+        self.merges: tuple[list[Any], ...] = tuple([] for _ in range(3))
+        self.activities: tuple[list[Any], ...] = tuple([] for _ in range(11))
+        self.timers: tuple[list[Any], ...] = tuple([] for _ in range(3))
+        self.cancels: tuple[list[Any], ...] = tuple([] for _ in range(2))
+        self.closes: tuple[list[Any], ...] = tuple([] for _ in range(3))
+
+    def decision(
+        self,
+        execution_id: UUID,
+        *,
+        attempt: int,
+        expected: int,
+        next_event_id: int,
+        state: int,
+        task_state: int,
+        merged: int,
+        waiting: str | None,
+    ) -> None:
+        """One execution: its fence, the history it saw, and where it goes."""
+        _append(
+            self.decisions, execution_id, attempt, expected, next_event_id, state, task_state, merged, waiting
+        )
+
+    def event(
+        self, execution_id: UUID, event_id: int, kind: int, seq: int, at: datetime | None, payload: bytes
+    ) -> None:
+        """One event; `at` is given where the loop has already consumed it (design 3)."""
+        _append(self.events, execution_id, event_id, kind, seq, at, payload)
+        self.bytes += len(payload)
+        self.rows += 1
+
+    def merge(self, execution_id: UUID, seq: int, attempt: int) -> None:
+        """An activity whose result this decision brings along."""
+        self.needs |= Needs.MERGES
+        _append(self.merges, execution_id, seq, attempt)
+
+    def activity(
+        self,
+        execution_id: UUID,
+        seq: int,
+        *,
+        eager: bool,
+        scheduled_event_id: int,
+        queue: str,
+        name: str,
+        priority: int,
+        start_to_close: float | None,
+        heartbeat: float | None,
+        schedule_to_close: float | None,
+        timeout_after: float | None,
+    ) -> None:
+        """A new activity task, already claimed when `eager`. Times in seconds from the commit."""
+        self.needs |= Needs.SCHEDULES
+        _append(
+            self.activities,
+            execution_id,
+            seq,
+            1 if eager else 0,
+            scheduled_event_id,
+            queue,
+            name,
+            priority,
+            start_to_close,
+            heartbeat,
+            schedule_to_close,
+            timeout_after,
+        )
+        self.rows += 1
+
+    def timer(self, execution_id: UUID, seq: int, fires_at: datetime) -> None:
+        """A new durable timer."""
+        self.needs |= Needs.TIMERS
+        _append(self.timers, execution_id, seq, fires_at)
+        self.rows += 1
+
+    def cancel(self, execution_id: UUID, seq: int) -> None:
+        """A timer or activity that the workflow no longer waits for."""
+        self.needs |= Needs.CANCELS
+        _append(self.cancels, execution_id, seq)
+
+    def close(self, execution_id: UUID, result: bytes | None, failure: bytes | None) -> None:
+        """The run ends; what people read of it."""
+        self.needs |= Needs.CLOSES
+        _append(self.closes, execution_id, result, failure)
+        self.bytes += len(result or b"") + len(failure or b"")
+
+
+def _append(columns: tuple[list[Any], ...], *values: Any) -> None:
+    for column, value in zip(columns, values, strict=True):
+        column.append(value)
+
+
+_DECIDED = """
+with d as materialized (
+    select * from unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::smallint[], $6::smallint[], $7::int[], $8::text[])
+      as d(execution_id, attempt, expected, next_event_id, state, task_state, merged, waiting)
+),
+held as materialized (
+    select t.execution_id, t.attempt
+      from harvest_workflow_tasks t
+     where t.execution_id = any($1) and t.worker = $9 and t.state in (1, 3)
+       and exists (select from harvest_workers w where w.worker = $9 and w.lease_until > clock_timestamp())
+       for share of t skip locked
+),
+fenced as materialized (
+    select h.execution_id from held h join d on d.execution_id = h.execution_id and d.attempt = h.attempt
+),
+current as materialized (
+    select e.execution_id, e.next_event_id
+      from harvest_executions e
+     where e.execution_id = any(array(select execution_id from fenced)) and e.state = 0
+       for no key update of e skip locked
+),
+ready as materialized (
+    select c.execution_id from current c
+      join d on d.execution_id = c.execution_id and d.expected = c.next_event_id
+)"""
+_MERGED = """,
+mine as materialized (
+    select a.ctid as place, a.execution_id
+      from harvest_activity_tasks a
+      join unnest($16::uuid[], $17::int[], $18::int[]) as m(execution_id, seq, attempt)
+        on m.execution_id = a.execution_id and m.seq = a.seq and m.attempt = a.attempt
+     where a.execution_id = any(array(select execution_id from ready)) and a.worker = $9 and a.state = 1
+       for update of a skip locked
+),
+passed as materialized (
+    select d.* from d
+      join ready r on r.execution_id = d.execution_id
+      left join (select execution_id, count(*) as found from mine group by execution_id) m
+        on m.execution_id = d.execution_id
+     where d.merged = coalesce(m.found, 0)
+)"""
+_UNMERGED = """,
+passed as materialized (
+    select d.* from d join ready r on r.execution_id = d.execution_id where $16::uuid[] is not null
+      and $17::int[] is not null and $18::int[] is not null
+)"""
+_WRITTEN = """,
+written as (
+    update harvest_executions e
+       set next_event_id = p.next_event_id, decided_through = p.next_event_id - 1, state = p.state,
+           waiting = p.waiting, blocked = null,
+           closed_at = case when p.state >= 10 then clock_timestamp() end
+      from passed p
+     where e.execution_id = p.execution_id and e.execution_id = any(array(select execution_id from passed))
+ returning e.execution_id, e.state
+),
+new_events as (
+    insert into harvest_events (execution_id, event_id, kind, seq, at, payload)
+    select n.execution_id, n.event_id, n.kind, n.seq, coalesce(n.at, clock_timestamp()), n.payload
+      from unnest($10::uuid[], $11::int[], $12::smallint[], $13::int[], $14::timestamptz[], $15::bytea[])
+        as n(execution_id, event_id, kind, seq, at, payload)
+      join written w on w.execution_id = n.execution_id
+),
+task as (
+    update harvest_workflow_tasks t
+       set state = p.task_state, worker = case when p.task_state = 2 then null else t.worker end,
+           sticky_worker = $9, strikes = 0
+      from passed p
+     where t.execution_id = p.execution_id and p.state < 10 and (t.state <> p.task_state or t.strikes > 0)
+       and t.execution_id = any(array(select execution_id from written where state < 10))
+)"""
+_MERGED_GONE = """,
+merged_gone as (
+    delete from harvest_activity_tasks
+     where ctid = any(array(select m.place from mine m join written w on w.execution_id = m.execution_id))
+)"""
+_SCHEDULED = """,
+new_activities as (
+    insert into harvest_activity_tasks
+      (execution_id, seq, state, worker, attempt, scheduled_event_id, queue, name, priority, start_to_close, heartbeat,
+       schedule_to_close_at, timeout_at, started_at)
+    select n.execution_id, n.seq, n.eager, case n.eager when 1 then $9 end, n.eager, n.scheduled_event_id, n.queue, n.name,
+           n.priority, n.start_to_close, n.heartbeat,
+           clock_timestamp() + n.schedule_to_close * interval '1 second',
+           clock_timestamp() + n.timeout_after * interval '1 second',
+           case n.eager when 1 then clock_timestamp() end
+      from unnest({0}::uuid[], {1}::int[], {2}::smallint[], {3}::int[], {4}::text[], {5}::text[], {6}::smallint[],
+                  {7}::float8[], {8}::float8[], {9}::float8[], {10}::float8[])
+        as n(execution_id, seq, eager, scheduled_event_id, queue, name, priority, start_to_close, heartbeat,
+             schedule_to_close, timeout_after)
+      join written w on w.execution_id = n.execution_id and w.state < 10
+)"""
+_TIMERS = """,
+new_timers as (
+    insert into harvest_timers (execution_id, seq, fires_at)
+    select n.execution_id, n.seq, n.fires_at
+      from unnest({0}::uuid[], {1}::int[], {2}::timestamptz[]) as n(execution_id, seq, fires_at)
+      join written w on w.execution_id = n.execution_id and w.state < 10
+)"""
+_CANCELLED = """,
+dropped as materialized (
+    select n.execution_id, n.seq from unnest({0}::uuid[], {1}::int[]) as n(execution_id, seq)
+      join written w on w.execution_id = n.execution_id and w.state < 10
+),
+timers_gone as (
+    delete from harvest_timers t using dropped c
+     where t.execution_id = any({0}) and t.execution_id = c.execution_id and t.seq = c.seq
+),
+activities_gone as (
+    delete from harvest_activity_tasks a using dropped c
+     where a.execution_id = any({0}) and a.execution_id = c.execution_id and a.seq = c.seq and a.state = 0
+),
+activities_asked as (
+    update harvest_activity_tasks a set cancel_requested = true from dropped c
+     where a.execution_id = any({0}) and a.execution_id = c.execution_id and a.seq = c.seq and a.state = 1
+)"""
+_CLOSED = """,
+closed as (
+    update harvest_execution_details x set result = n.result, failure = n.failure
+      from unnest({0}::uuid[], {1}::bytea[], {2}::bytea[]) as n(execution_id, result, failure)
+     where x.execution_id = n.execution_id
+       and x.execution_id = any(array(select execution_id from written where state >= 10))
+),
+task_gone as (
+    delete from harvest_workflow_tasks
+     where execution_id = any(array(select execution_id from written where state >= 10))
+),
+tasks_gone as (
+    delete from harvest_activity_tasks
+     where execution_id = any(array(select execution_id from written where state >= 10))
+),
+all_timers_gone as (
+    delete from harvest_timers
+     where execution_id = any(array(select execution_id from written where state >= 10))
+)"""
+_ANSWER = """
+select execution_id, clock_timestamp() as now from written"""
+_WHY = """
+select t.execution_id, t.worker = $2 and t.attempt = d.attempt and t.state in (1, 3) as is_held,
+       e.state, e.next_event_id
+  from unnest($1::uuid[], $3::int[]) as d(execution_id, attempt)
+  left join harvest_workflow_tasks t on t.execution_id = d.execution_id and t.execution_id = any($1)
+  left join harvest_executions e on e.execution_id = d.execution_id and e.execution_id = any($1)"""
+_statements: dict[Needs, str] = {}
+
+
+def statement(needs: Needs) -> str:
+    """The SQL of a batch that needs these parts; the parameters of a part follow those of the parts before it."""
+    if needs in _statements:
+        return _statements[needs]
+    parts = [_DECIDED, _MERGED if Needs.MERGES in needs else _UNMERGED, _WRITTEN]
+    if Needs.MERGES in needs:
+        parts.append(_MERGED_GONE)
+    number = 19
+    for need, part, width in (
+        (Needs.SCHEDULES, _SCHEDULED, 11),
+        (Needs.TIMERS, _TIMERS, 3),
+        (Needs.CANCELS, _CANCELLED, 2),
+        (Needs.CLOSES, _CLOSED, 3),
+    ):
+        if need in needs:
+            parts.append(part.format(*(f"${number + i}" for i in range(width))))
+            number += width
+    parts.append(_ANSWER)
+    _statements[needs] = "".join(parts)
+    return _statements[needs]
+
+
+async def commit(store: Store, connection: Connection, worker: UUID, batch: Batch) -> dict[UUID, Answer]:
+    """Commit a batch on `connection` and say what became of each decision."""
+    sent = clock.monotonic()
+    values = [*batch.decisions, worker, *batch.events, *batch.merges]
+    for need, columns in (
+        (Needs.SCHEDULES, batch.activities),
+        (Needs.TIMERS, batch.timers),
+        (Needs.CANCELS, batch.cancels),
+        (Needs.CLOSES, batch.closes),
+    ):
+        if need in batch.needs:
+            values.extend(columns)
+    rows = await connection.fetch(statement(batch.needs), *values)
+    if rows:
+        store.clock.observe(rows[0]["now"], sent, clock.monotonic())
+    answers = {row["execution_id"]: Answer.PASSED for row in rows}
+    if len(answers) < len(batch.decisions[0]):
+        await _explain(connection, worker, batch, answers)
+    return answers
+
+
+async def _explain(connection: Connection, worker: UUID, batch: Batch, answers: dict[UUID, Answer]) -> None:
+    """Tell moved, busy and fenced apart for what did not pass. A guess is safe: each is tried again or dropped."""
+    expected = dict(zip(batch.decisions[0], batch.decisions[2], strict=True))
+    left = [i for i, execution_id in enumerate(batch.decisions[0]) if execution_id not in answers]
+    ids = [batch.decisions[0][i] for i in left]
+    attempts = [batch.decisions[1][i] for i in left]
+    for execution_id in ids:
+        answers[execution_id] = Answer.FENCED
+    for row in await connection.fetch(_WHY, ids, worker, attempts):
+        if row["execution_id"] is None or not row["is_held"] or row["state"] is None:
+            continue
+        if row["state"] >= FIRST_CLOSED:
+            continue
+        moved = row["next_event_id"] != expected[row["execution_id"]]
+        answers[row["execution_id"]] = Answer.MOVED if moved else Answer.BUSY

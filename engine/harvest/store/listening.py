@@ -1,0 +1,73 @@
+"""Listening to one channel of a shard on a connection of its own: LISTEN first, then scan, and proof of life (design 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import asyncpg
+
+from harvest import clock
+from harvest.store.pool import COMMON, GOING_DOWN, LOST
+from harvest.store.store import Store
+
+_CONNECT_LIMIT: Final = 3.0
+_PROBE_SECONDS: Final = 10.0
+_FIRST_DELAY: Final = 0.2
+_LONGEST_DELAY: Final = 5.0
+_PROBE: Final = "probe:"
+
+
+async def listen(store: Store, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> None:
+    """Call `on_payload` with each notification until cancelled; reconnects by itself.
+
+    `on_gap` is called whenever notifications may have been missed: LISTEN is in force again by then, so a read that
+    follows sees everything. A link that looks open but delivers nothing is found by a notification to ourselves.
+    """
+    delay = _FIRST_DELAY
+    while True:
+        connection = None
+        try:
+            connection = await _connect(store.url, channel)
+            delay = _FIRST_DELAY
+            await _follow(connection, channel, on_payload, on_gap)
+        except (*LOST, *GOING_DOWN, asyncpg.PostgresError):
+            await clock.sleep(clock.jittered(delay))
+            delay = min(delay * 2, _LONGEST_DELAY)
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+
+async def _connect(url: str, channel: str) -> Any:
+    async with asyncio.timeout(_CONNECT_LIMIT):
+        return await asyncpg.connect(
+            url,
+            timeout=_CONNECT_LIMIT,
+            command_timeout=5,
+            server_settings={**COMMON, "application_name": f"harvest-listen-{channel}"},
+        )
+
+
+async def _follow(
+    connection: Any, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], None]
+) -> None:
+    lost, heard = asyncio.Event(), asyncio.Event()
+    token = _PROBE + clock.random_bytes(8).hex()
+
+    def received(_: Any, __: int, ___: str, text: str) -> None:
+        if text == token:
+            heard.set()
+        elif not text.startswith(_PROBE):
+            on_payload(text)
+
+    connection.add_termination_listener(lambda _: lost.set())
+    async with asyncio.timeout(_CONNECT_LIMIT):
+        await connection.add_listener(channel, received)
+    on_gap()
+    while not await clock.wait_event(lost, _PROBE_SECONDS):
+        heard.clear()
+        async with asyncio.timeout(_CONNECT_LIMIT):
+            await connection.execute("select pg_notify($1, $2)", channel, token)
+            await heard.wait()

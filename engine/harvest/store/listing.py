@@ -1,0 +1,151 @@
+"""Pages and capped counts over executions. Each shape of filter is answered by walking one index in its order."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec import Struct
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    ColumnElement,
+    LargeBinary,
+    Select,
+    SmallInteger,
+    Uuid,
+    any_,
+    cast,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+    union_all,
+)
+
+from harvest.history.ids import business_key
+from harvest.history.states import State
+from harvest.store.pool import Record
+from harvest.store.reads import EXECUTION_COLUMNS
+from harvest.store.schema import EXECUTIONS, Composed, beyond, run
+from harvest.store.store import Store
+
+_SHOWN: Final = tuple(EXECUTIONS.c[name.strip()] for name in EXECUTION_COLUMNS.split(","))
+_KEYS: Final = (EXECUTIONS.c.started_at, EXECUTIONS.c.execution_id)
+Anchor = tuple[datetime, UUID]
+
+
+class ExecutionFilter(Struct, frozen=True, kw_only=True):
+    """Which executions; an empty tuple and None are any. `started_before` is exclusive."""
+
+    tenant: str = "default"
+    states: tuple[State, ...] = ()
+    workflow_name: str | None = None
+    workflow_id: str | None = None
+    started_after: datetime | None = None
+    started_before: datetime | None = None
+
+
+def page_statement(wanted: ExecutionFilter, anchor: Anchor | None, *, descending: bool, limit: int) -> Composed:
+    """The first `limit` rows beyond `anchor` by (started_at, execution_id), of all branches of the filter."""
+    branches = _branches(wanted, _SHOWN, anchor, descending=descending, limit=limit)
+    if len(branches) == 1:
+        return branches[0]
+    # Each branch comes in order, so the whole is a merge that stops at the limit.
+    merged = union_all(*(branch.subquery().select() for branch in branches)).subquery()
+    return _ordered(select(merged), merged.c, descending).limit(limit)
+
+
+def count_statement(wanted: ExecutionFilter, cap: int) -> Composed:
+    """How many there are, counted to `cap` at most."""
+    branches = _branches(wanted, _KEYS, None, descending=True, limit=cap)
+    if len(branches) > 1:
+        found = union_all(*(branch.subquery().select() for branch in branches)).limit(cap).subquery()
+    else:
+        found = branches[0].subquery()
+    return select(func.count().label("count")).select_from(found)
+
+
+def _branches(
+    wanted: ExecutionFilter,
+    shown: tuple[ColumnElement[Any], ...],
+    anchor: Anchor | None,
+    *,
+    descending: bool,
+    limit: int,
+) -> list[Select[Any]]:
+    """One query for each walk of an index: a state each, or the whole when no state is asked for."""
+    base = select(*shown).where(*_bounds(wanted, anchor, descending=descending))
+    if wanted.workflow_id is not None:
+        if wanted.states:
+            states: ColumnElement[Any] = literal([int(state) for state in wanted.states], ARRAY(SmallInteger))
+            base = base.where(EXECUTIONS.c.state == any_(states))
+        return [_with_id(base, wanted, wanted.workflow_id, descending=descending, limit=limit)]
+    if wanted.workflow_name is not None:
+        base = base.where(EXECUTIONS.c.workflow_name == wanted.workflow_name)
+    each_state = sorted(set(wanted.states))
+    walks = [base.where(EXECUTIONS.c.state == int(state)) for state in each_state] or [base]
+    return [_ordered(walk, EXECUTIONS.c, descending).limit(limit) for walk in walks]
+
+
+def _with_id(
+    base: Select[Any], wanted: ExecutionFilter, workflow_id: str, *, descending: bool, limit: int
+) -> Select[Any]:
+    """By business key: that of the type, or of every type there is, found by leaping over the index of names."""
+    if wanted.workflow_name is not None:
+        key = business_key(wanted.tenant, wanted.workflow_name, workflow_id)
+        return _ordered(base.where(EXECUTIONS.c.business_key == key), EXECUTIONS.c, descending).limit(limit)
+    names = _names()
+    of_name = base.where(EXECUTIONS.c.business_key == _key_of_name(wanted.tenant, names.c.name, workflow_id))
+    found = _ordered(of_name, EXECUTIONS.c, descending).limit(limit).lateral("found")
+    return _ordered(select(found).select_from(names.join(found, true())), found.c, descending).limit(limit)
+
+
+def _names() -> CTE:
+    """Every workflow name that has an execution: one descent of the index for each."""
+    name = EXECUTIONS.c.workflow_name
+    first = select(func.min(name).label("name")).cte("names", recursive=True)
+    following = select(func.min(name)).where(name > first.c.name).scalar_subquery()
+    return first.union_all(select(following).where(first.c.name.is_not(None)))
+
+
+def _key_of_name(tenant: str, name: ColumnElement[str], workflow_id: str) -> ColumnElement[UUID]:
+    """The business key (history.ids) of a name from the index, in SQL: the same bytes hashed the same way."""
+    nul: ColumnElement[bytes] = literal_column(r"'\x00'::bytea")
+    utf8: ColumnElement[str] = literal_column("'UTF8'")
+    before: ColumnElement[bytes] = literal(tenant.encode() + b"\x00", LargeBinary)
+    after: ColumnElement[bytes] = literal(workflow_id.encode(), LargeBinary)
+    digest = func.sha256(before.op("||")(func.convert_to(name, utf8)).op("||")(nul).op("||")(after))
+    return cast(func.encode(func.substr(digest, 1, 16), literal_column("'hex'")), Uuid)
+
+
+def _bounds(wanted: ExecutionFilter, anchor: Anchor | None, *, descending: bool) -> list[ColumnElement[bool]]:
+    columns = EXECUTIONS.c
+    bounds: list[ColumnElement[bool]] = []
+    if wanted.started_after is not None:
+        bounds.append(columns.started_at >= wanted.started_after)
+    if wanted.started_before is not None:
+        bounds.append(columns.started_at < wanted.started_before)
+    if anchor is not None:
+        bounds.append(beyond(columns.started_at, columns.execution_id, anchor, descending=descending))
+    return bounds or [true()]
+
+
+def _ordered(statement: Select[Any], columns: Any, descending: bool) -> Select[Any]:
+    order = (columns.started_at, columns.execution_id)
+    return statement.order_by(*(column.desc() if descending else column.asc() for column in order))
+
+
+async def page(
+    store: Store, wanted: ExecutionFilter, anchor: Anchor | None, *, descending: bool, limit: int
+) -> list[Record]:
+    """Run `page_statement` on a shard."""
+    return await run(store, page_statement(wanted, anchor, descending=descending, limit=limit))
+
+
+async def count(store: Store, wanted: ExecutionFilter, cap: int) -> int:
+    """Run `count_statement` on a shard."""
+    found: int = (await run(store, count_statement(wanted, cap)))[0]["count"]
+    return found

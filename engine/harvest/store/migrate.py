@@ -1,0 +1,114 @@
+"""Bring a shard's schema to this release's level (design 3). Alembic is imported only when it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+
+from harvest import clock
+from harvest.errors import SchemaLevelError
+from harvest.history.events import FORMAT
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+SCHEMA_LEVEL: Final = 1
+LOCK_KEY: Final = 0x4841_5256  # "HARV"
+# Alembic's proxies are process-wide globals: one migration at a time in a process.
+_one_at_a_time = asyncio.Lock()
+
+
+def migrations_folder() -> Path:
+    """The migrations: inside the wheel, else in the checkout."""
+    packaged = Path(str(files("harvest"))) / "migrations"
+    return packaged if packaged.is_dir() else Path(str(files("harvest"))).parents[1] / "migrations"
+
+
+async def schema_level(url: str) -> int:
+    """The level that a database has; 0 for an empty one."""
+    connection = await asyncpg.connect(url, timeout=5)
+    try:
+        if await connection.fetchval("select to_regclass('harvest_meta')") is None:
+            return 0
+        level: int = await connection.fetchval("select schema_level from harvest_meta")
+        return level
+    finally:
+        await connection.close(timeout=2)
+
+
+async def check(url: str) -> None:
+    """Refuse a database that this release cannot work with; raises SchemaLevelError saying what to do."""
+    level = await schema_level(url)
+    if level < SCHEMA_LEVEL:
+        raise SchemaLevelError(
+            f"the database has schema level {level}, this release needs {SCHEMA_LEVEL}: run `harvest migrate run`",
+            found=level,
+            needed=SCHEMA_LEVEL,
+        )
+    connection = await asyncpg.connect(url, timeout=5)
+    try:
+        row = await connection.fetchrow("select format_min, format_max from harvest_meta")
+    finally:
+        await connection.close(timeout=2)
+    assert row is not None
+    if row["format_min"] > FORMAT or row["format_max"] > FORMAT:
+        raise SchemaLevelError(
+            f"the database holds event format {row['format_max']}, this release reads up to {FORMAT}: "
+            "start a newer release",
+            found=row["format_max"],
+            needed=FORMAT,
+        )
+
+
+async def upgrade(url: str, *, shard_id: int | None = None) -> None:
+    """Apply what is missing. Safe to call from several processes at once; a newer schema is refused untouched."""
+    if await schema_level(url) > SCHEMA_LEVEL:
+        raise SchemaLevelError(
+            f"the database is newer (level {await schema_level(url)}) than this release (level {SCHEMA_LEVEL}): "
+            "start a newer release; nothing was changed",
+            needed=SCHEMA_LEVEL,
+        )
+    async with _one_at_a_time:
+        lock = await asyncpg.connect(url, timeout=5)
+        try:
+            # Polled: a blocking advisory lock beside CREATE INDEX CONCURRENTLY deadlocks for ever.
+            while not await lock.fetchval("select pg_try_advisory_lock($1)", LOCK_KEY):
+                await clock.sleep(clock.jittered(0.2))
+            await _run_alembic(url)
+            if shard_id is not None:
+                await lock.execute("update harvest_meta set shard_id = $1 where shard_id is null", shard_id)
+        finally:
+            await lock.close(timeout=2)
+
+
+async def _run_alembic(url: str) -> None:
+    from sqlalchemy.ext.asyncio import create_async_engine
+    from sqlalchemy.pool import NullPool
+
+    async def connect() -> Any:
+        return await asyncpg.connect(
+            url, timeout=5, server_settings={"statement_timeout": "0", "lock_timeout": "5000"}
+        )
+
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+    try:
+        async with engine.connect() as connection:
+            await connection.run_sync(_upgrade_to_head)
+            await connection.commit()
+    finally:
+        await engine.dispose()
+
+
+def _upgrade_to_head(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

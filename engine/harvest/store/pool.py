@@ -1,0 +1,182 @@
+"""Connections to one database: every await on it passes here and has a limit on this side (design 1 and 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+from msgspec import Struct
+
+from harvest import clock
+from harvest.errors import OutcomeUnknownError, ShardUnavailableError
+
+Record = asyncpg.Record
+Connection = Any  # asyncpg's connection and its pool proxy have no common base
+LOST = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError, TimeoutError)
+GOING_DOWN = (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)
+QUIET_SECONDS = 1.0
+
+
+class Role(Struct, frozen=True):
+    """What a pool is for: its size, its limits in seconds, and settings of each of its sessions."""
+
+    name: str
+    size: int
+    limit: float = 30.0
+    connect_limit: float = 5.0
+    settings: dict[str, str] = {}
+
+
+COMMIT = Role("commit", 1, settings={"enable_nestloop": "off", "plan_cache_mode": "force_generic_plan"})
+CLAIM = Role("claim", 2, settings={"plan_cache_mode": "force_generic_plan"})
+SCAN = Role("scan", 2, settings={"plan_cache_mode": "force_generic_plan"})
+WRITE = Role("write", 8, limit=5.0, connect_limit=1.5, settings={"statement_timeout": "5000"})
+READ = Role(
+    "read",
+    4,
+    limit=2.0,
+    connect_limit=1.5,
+    settings={"statement_timeout": "2000", "default_transaction_read_only": "on"},
+)
+COMMON = {
+    "jit": "off",
+    "timezone": "UTC",
+    "idle_in_transaction_session_timeout": "60000",
+    "client_connection_check_interval": "10000",
+}
+
+
+async def _keep_session(_: Connection) -> None:
+    """Replace asyncpg's reset, a round trip: nothing here changes session state after the connect."""
+
+
+class Outage(Struct, frozen=True):
+    """Since when a database has not answered, and why."""
+
+    since: datetime
+    reason: str
+
+
+class Connections:
+    """The pool of one role on one shard. Connects on first use, so a dead shard delays nobody's start."""
+
+    def __init__(self, shard_id: int, url: str, role: Role) -> None:
+        self.shard_id = shard_id
+        self.role = role
+        self.outage: Outage | None = None
+        self._failed_at = float("-inf")
+        self._url = url
+        self._pool: asyncpg.Pool[Record] | None = None
+        self._opening = asyncio.Lock()
+
+    async def _opened(self) -> asyncpg.Pool[Record]:
+        if self._pool is None:
+            async with self._opening:
+                if self._pool is None:
+                    self._pool = await asyncpg.create_pool(
+                        self._url,
+                        min_size=0,
+                        max_size=self.role.size,
+                        max_inactive_connection_lifetime=0 if self.role.size <= 2 else 300,
+                        timeout=self.role.connect_limit,
+                        reset=_keep_session,
+                        server_settings={
+                            **COMMON,
+                            "application_name": f"harvest-{self.role.name}",
+                            **self.role.settings,
+                        },
+                    )
+        return self._pool
+
+    async def fetch(self, sql: str, *values: Any, limit: float | None = None) -> list[Record]:
+        """Run a read and return its rows. Raises ShardUnavailableError."""
+        async with self.connection(limit) as connection:
+            rows: list[Record] = await connection.fetch(sql, *values)
+            return rows
+
+    async def fetch_row(self, sql: str, *values: Any, limit: float | None = None) -> Record | None:
+        """Run a read and return its first row. Raises ShardUnavailableError."""
+        async with self.connection(limit) as connection:
+            row: Record | None = await connection.fetchrow(sql, *values)
+            return row
+
+    async def write(self, sql: str, *values: Any, limit: float | None = None) -> list[Record]:
+        """Run one writing statement, a transaction by itself.
+
+        Raises ShardUnavailableError when nothing was sent, OutcomeUnknownError when the answer was lost (design 4).
+        """
+        async with self.connection(limit, writes=True) as connection:
+            rows: list[Record] = await connection.fetch(sql, *values)
+            return rows
+
+    @asynccontextmanager
+    async def connection(self, limit: float | None = None, *, writes: bool = False) -> AsyncIterator[Connection]:
+        """Hold one connection for at most `limit` seconds; losses become the typed errors above."""
+        if self.outage is not None and clock.monotonic() - self._failed_at < QUIET_SECONDS:
+            raise self._unavailable()
+        pool = await self._opened()
+        try:
+            async with asyncio.timeout(self.role.connect_limit):
+                connection = await pool.acquire()
+        except (*LOST, *GOING_DOWN, asyncpg.TooManyConnectionsError) as error:
+            self._note_outage(error)
+            raise self._unavailable() from error
+        try:
+            async with asyncio.timeout(limit or self.role.limit):
+                yield connection
+        except (*LOST, *GOING_DOWN) as error:
+            connection.terminate()
+            self._note_outage(error)
+            if writes:
+                raise OutcomeUnknownError(
+                    f"shard {self.shard_id} took the write but its answer was lost; repeat the request with the same "
+                    "idempotency key",
+                    shard_id=self.shard_id,
+                    reason=_reason(error),
+                ) from error
+            raise self._unavailable() from error
+        except asyncio.CancelledError:
+            connection.terminate()
+            raise
+        else:
+            self.outage = None
+        finally:
+            await pool.release(connection)
+
+    def _note_outage(self, error: BaseException) -> None:
+        self._failed_at = clock.monotonic()
+        since = self.outage.since if self.outage else clock.now()
+        self.outage = Outage(since, _reason(error))
+
+    def _unavailable(self) -> ShardUnavailableError:
+        outage = self.outage or Outage(clock.now(), "not connected")
+        return ShardUnavailableError(
+            f"shard {self.shard_id} does not answer: {outage.reason}",
+            shard_id=self.shard_id,
+            reason=outage.reason,
+            since=outage.since,
+        )
+
+    async def close(self) -> None:
+        """Close every connection, by force when that takes more than a second."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(1.0):
+                await pool.close()
+        except (*LOST, *GOING_DOWN):
+            pool.terminate()
+
+
+def _reason(error: BaseException) -> str:
+    """One short line of why, without addresses or credentials."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        return "connection refused"
+    return type(error).__name__ if isinstance(error, OSError) else f"{type(error).__name__}: {error}"[:200]

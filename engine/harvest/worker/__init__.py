@@ -1,0 +1,1 @@
+"""Taking work, deciding, committing, running activities: everything a worker process does."""

@@ -1,0 +1,283 @@
+"""Runs activities: those started with their decision and those claimed, by one code path (design 4, reference 7.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+
+from harvest import clock
+from harvest.definitions.activity import ActivityContext, ActivityDefinition, ActivityInfo
+from harvest.definitions.registry import Registry
+from harvest.errors import PayloadError
+from harvest.history import payload
+from harvest.history.events import (
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityScheduled,
+    ActivityTimedOut,
+    EventKind,
+    Failure,
+    RetryPolicy,
+    encode_data,
+)
+from harvest.history.ids import ExecutionId
+from harvest.replay.commands import ScheduleActivity
+from harvest.replay.failures import failure_of
+from harvest.worker.options import Counters, WorkerOptions
+
+_log = logging.getLogger("harvest.activity")
+
+
+class Attempt(msgspec.Struct):
+    """One attempt to run one activity. `strikes` attempts before it ended with their worker and do not count."""
+
+    shard_id: int
+    execution_id: UUID
+    seq: int
+    attempt: int
+    workflow_name: str
+    workflow_id: str
+    name: str
+    input: bytes
+    start_to_close: float | None
+    heartbeat: float | None
+    retry: RetryPolicy
+    eager: bool
+    strikes: int = 0
+    last_details: bytes | None = None
+    task: asyncio.Task[None] | None = None
+    cancelled: bool = False
+    abandoned: bool = False
+    began: float = 0.0
+    thread: Future[object] | None = None
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        """The activity of this attempt."""
+        return (self.execution_id, self.seq)
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How an attempt ended: an event for history, or, where `delay` is set, another attempt after it."""
+
+    kind: int
+    payload: bytes
+    delay: float | None = None
+    failure: bytes | None = None
+
+
+def retry_delay(policy: RetryPolicy, failure: Failure, tries: int, key: str) -> float | None:
+    """Seconds until the next try after `tries` failed ones, or None when this was the last (reference 2.15)."""
+    if failure.non_retryable or failure.type in policy.non_retryable or tries >= policy.max_attempts:
+        return None
+    delay = min(policy.initial_interval * policy.coefficient ** (tries - 1), policy.max_interval)
+    if policy.jitter == "none":
+        return delay
+    chance = random.Random(f"{key}/{tries}").random()
+    return delay * chance if policy.jitter == "full" else delay * (0.5 + chance / 2)
+
+
+class ActivityRunner:
+    """The slots of a worker process and what runs in them."""
+
+    def __init__(self, registry: Registry, options: WorkerOptions, counters: Counters) -> None:
+        self.running: dict[tuple[UUID, int], Attempt] = {}
+        self.beats: dict[tuple[UUID, int], tuple[int, int, bytes]] = {}
+        self.on_end: Callable[[Attempt, Ended], None] = lambda attempt, ended: None
+        self._registry = registry
+        self._queues = frozenset(options.queues)
+        self._free = options.activity_slots
+        self._free_threads = options.threads
+        self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="harvest-activity")
+        self._counters = counters
+        self._accepting = True
+
+    @property
+    def free(self) -> int:
+        """Slots that are free, threads aside."""
+        return self._free if self._accepting else 0
+
+    def names(self) -> list[str]:
+        """The activities that may be claimed now: those that need a thread only while one is free."""
+        return [n for n, d in self._registry.activities.items() if d.is_async or self._free_threads > 0]
+
+    def reserve(self, command: ScheduleActivity) -> bool:
+        """Take a slot for an activity that its decision starts here, or leave it to whoever claims it."""
+        definition = self._registry.activities.get(command.name)
+        if definition is None or not self._accepting or command.queue not in self._queues:
+            return False
+        return self._take(definition)
+
+    def give_back(self, command: ScheduleActivity) -> None:
+        """The decision was refused; its slot is free again."""
+        self._leave(self._registry.activities[command.name])
+
+    def take_claimed(self, name: str) -> bool:
+        """Take a slot for a claimed activity."""
+        return self._take(self._registry.activities[name])
+
+    def _take(self, definition: ActivityDefinition[..., object]) -> bool:
+        if self._free <= 0 or (not definition.is_async and self._free_threads <= 0):
+            return False
+        self._free -= 1
+        self._free_threads -= not definition.is_async
+        return True
+
+    def _leave(self, definition: ActivityDefinition[..., object]) -> None:
+        self._free += 1
+        self._free_threads += not definition.is_async
+
+    def _leave_after(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> None:
+        """A thread that outlives its timeout keeps its slot until it is done."""
+        if attempt.thread is None or attempt.thread.done():
+            self._leave(definition)
+            return
+        loop = asyncio.get_running_loop()
+        attempt.thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self._leave, definition))
+
+    def start(self, attempt: Attempt) -> None:
+        """Run an attempt whose slot was taken; `on_end` hears how it ended."""
+        attempt.began = clock.monotonic()
+        self.running[attempt.key] = attempt
+        attempt.task = asyncio.get_running_loop().create_task(self._run(attempt))
+
+    def cancel(self, execution_id: UUID, seqs: Iterable[int] | None) -> None:
+        """Ask attempts of a run to stop: these, or all."""
+        keys = (
+            [(execution_id, seq) for seq in seqs]
+            if seqs is not None
+            else [key for key in self.running if key[0] == execution_id]
+        )
+        for key in keys:
+            attempt = self.running.get(key)
+            if attempt is not None and not attempt.cancelled:
+                attempt.cancelled = True
+                if attempt.task is not None:
+                    attempt.task.cancel()
+
+    async def stop(self, seconds: float) -> None:
+        """Take nothing more, let what runs finish for `seconds`, then cancel it."""
+        self._accepting = False
+        tasks = [a.task for a in self.running.values() if a.task is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for attempt in list(self.running.values()):
+                attempt.cancelled = attempt.abandoned = True
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, attempt: Attempt) -> None:
+        definition = self._registry.activities[attempt.name]
+        try:
+            ended = await self._outcome(attempt, definition)
+        finally:
+            self._leave_after(attempt, definition)
+            if self.running.get(attempt.key) is attempt:
+                del self.running[attempt.key]
+        if attempt.abandoned and ended.kind != EventKind.ACTIVITY_COMPLETED:
+            # Cut short by the end of this worker, not by the activity: whoever takes it over runs it again.
+            return
+        self._count(ended)
+        self.on_end(attempt, ended)
+
+    async def _outcome(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> Ended:
+        try:
+            arguments = definition.signature.decode(attempt.input)
+            if definition.wants_context:
+                arguments.insert(0, self._context(attempt))
+            async with asyncio.timeout(attempt.start_to_close) as limit:
+                value = await self._call(attempt, definition, arguments)
+            output = payload.encode(value, what=f"the result of {definition.signature.what}")
+            return Ended(
+                EventKind.ACTIVITY_COMPLETED,
+                encode_data(ActivityCompleted(output=Raw(output), attempt=attempt.attempt)),
+            )
+        except PayloadError as error:
+            return self._failed(attempt, msgspec.structs.replace(failure_of(error), non_retryable=True))
+        except TimeoutError as error:
+            if attempt.start_to_close is not None and limit.expired():
+                return self._timed_out(attempt)
+            return self._failed(attempt, failure_of(error))
+        except asyncio.CancelledError as error:
+            failure = failure_of(error)
+            message = "the activity was cancelled" if attempt.cancelled else "the activity raised CancelledError"
+            return self._failed(
+                attempt, Failure(type="Cancelled", message=message, traceback=failure.traceback, non_retryable=True)
+            )
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt of user code fail the activity, not the worker.
+            return self._failed(attempt, failure_of(error))
+
+    async def _call(
+        self, attempt: Attempt, definition: ActivityDefinition[..., object], arguments: list[object]
+    ) -> object:
+        if definition.is_async:
+            return await definition.function(*arguments)
+        context = contextvars.copy_context()
+        attempt.thread = self._threads.submit(context.run, definition.function, *arguments)
+        return await asyncio.wrap_future(attempt.thread)
+
+    def _context(self, attempt: Attempt) -> ActivityContext:
+        info = ActivityInfo(
+            execution_id=ExecutionId(int=attempt.execution_id.int),
+            workflow_name=attempt.workflow_name,
+            workflow_id=attempt.workflow_id,
+            name=attempt.name,
+            seq=attempt.seq,
+            attempt=attempt.attempt,
+        )
+
+        def beat(details: bytes) -> None:
+            self.beats[attempt.key] = (attempt.shard_id, attempt.attempt, details)
+
+        return ActivityContext(
+            info, heartbeat=beat, cancelled=lambda: attempt.cancelled, last_details=attempt.last_details
+        )
+
+    def _failed(self, attempt: Attempt, failure: Failure) -> Ended:
+        delay = self._delay(attempt, failure)
+        data = encode_data(failure)
+        if delay is not None:
+            return Ended(EventKind.ACTIVITY_FAILED, b"", delay, data)
+        return Ended(
+            EventKind.ACTIVITY_FAILED, encode_data(ActivityFailed(failure=failure, attempt=attempt.attempt)), None, data
+        )
+
+    def _timed_out(self, attempt: Attempt) -> Ended:
+        failure = Failure(type="TimeoutError", message=f"the attempt took longer than {attempt.start_to_close:g} s")
+        delay = self._delay(attempt, failure)
+        if delay is not None:
+            return Ended(EventKind.ACTIVITY_TIMED_OUT, b"", delay, encode_data(failure))
+        return Ended(
+            EventKind.ACTIVITY_TIMED_OUT,
+            encode_data(ActivityTimedOut(timeout_type="start_to_close", attempt=attempt.attempt)),
+        )
+
+    def _delay(self, attempt: Attempt, failure: Failure) -> float | None:
+        if attempt.cancelled:
+            return None
+        return retry_delay(attempt.retry, failure, max(1, attempt.attempt - attempt.strikes), f"{attempt.execution_id}/{attempt.seq}")
+
+    def _count(self, ended: Ended) -> None:
+        if ended.delay is not None:
+            self._counters.activities_retried += 1
+        elif ended.kind == EventKind.ACTIVITY_COMPLETED:
+            self._counters.activities_completed += 1
+        else:
+            self._counters.activities_failed += 1
+
+
+def scheduled_data(data: bytes) -> ActivityScheduled:
+    """The options that history froze for an activity."""
+    return msgspec.json.decode(data, type=ActivityScheduled)

@@ -1,0 +1,169 @@
+"""Takes workflow tasks and loads the events that each run has not seen (design 5 and 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+
+from harvest import clock
+from harvest.errors import ShardUnavailableError
+from harvest.history.events import Event
+from harvest.store import claims
+from harvest.store.claims import Claimed
+from harvest.store.store import Store
+from harvest.worker.committer import Committer
+from harvest.worker.options import Counters, WorkerOptions
+from harvest.worker.watch import Lease
+from harvest.worker.work import Work
+
+_log = logging.getLogger("harvest.worker")
+EVENTS_A_LOAD = 50_000
+FULL_LOOK_SECONDS = 1.0
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class Claimer:
+    """One for each shard: claims while the committer has room, and looks for news of what is held."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: UUID,
+        lease: Lease,
+        committer: Committer,
+        options: WorkerOptions,
+        counters: Counters,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._lease = lease
+        self._committer = committer
+        self._options = options
+        self._counters = counters
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._since = LONG_AGO
+        self._full_look_at = 0.0
+        self._stale: list[Work] = []
+        committer.on_stale = self._note_stale
+
+    def wake(self) -> None:
+        """There may be work."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Claim nothing more."""
+        self._stopping = True
+        self._wake.set()
+
+    def _note_stale(self, work: Work) -> None:
+        self._stale.append(work)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim until stopped; a database that is away is asked again, ever more slowly."""
+        delay = 0.1
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                found = await self.tick() if self._lease.alive else 0
+                delay = 0.1
+            except (ShardUnavailableError, asyncpg.PostgresError) as error:
+                _log.warning("shard %s: claiming failed: %s", self._store.shard_id, error)
+                await clock.sleep(clock.jittered(delay))
+                delay = min(delay * 2, 5.0)
+                continue
+            if not found:
+                await clock.wait_event(self._wake, clock.jittered(self._options.poll_interval))
+            elif self._committer.backlog > self._options.claim_batch:
+                await clock.sleep(0.001)
+
+    async def tick(self) -> int:
+        """One claim and one look for news; returns how many runs it brought."""
+        if self._committer.backlog > self._options.claim_batch:
+            return 1
+        if clock.monotonic() > self._full_look_at:
+            self._since = LONG_AGO
+            self._full_look_at = clock.monotonic() + FULL_LOOK_SECONDS
+        claimed = await claims.claim(
+            self._store, self._worker, self._options.queues, self._options.claim_batch, self._since
+        )
+        self._counters.claims += len(claimed)
+        if claimed and len(self._options.queues) == 1:
+            # Rows before the earliest of these are gone from the index but for its dead entries (answers 4).
+            self._since = min(c.sort_at for c in claimed) - timedelta(seconds=1)
+        works = [work for work in map(self._work_of, claimed) if work is not None]
+        wanted = {w.execution_id: w.next_event_id for w in works if not w.delta}
+        works += await self._held_with_news(wanted)
+        await self._load(works, wanted)
+        return len(works)
+
+    def _work_of(self, claimed: Claimed) -> Work | None:
+        """The resident run if it fits, else a new one that will be replayed."""
+        work = self._committer.residents.take(claimed.execution_id)
+        if work is None:
+            work = Work(
+                claimed.execution_id,
+                partition=claimed.partition,
+                workflow_name=claimed.workflow_name,
+                workflow_id=claimed.workflow_id,
+                version=claimed.version,
+                queue=claimed.queue,
+                deadline_at=claimed.deadline_at,
+            )
+            work.decided_through_hint = claimed.decided_through
+            if claimed.first is not None:
+                work.delta = [claimed.first]
+        work.attempt = claimed.attempt
+        work.blocked_count = claimed.blocked_count
+        work.busy = True
+        self._committer.held[work.execution_id] = work
+        return work
+
+    async def _held_with_news(self, wanted: dict[UUID, int]) -> list[Work]:
+        stale, self._stale = self._stale, []
+        ids = {work.execution_id for work in stale} | set(await claims.news(self._store, self._worker))
+        works = []
+        for execution_id in ids:
+            work = self._committer.held.get(execution_id)
+            if work is None or execution_id in wanted:
+                continue
+            if work.busy or work.queued:
+                work.stale = True
+                continue
+            work.busy = True
+            wanted[execution_id] = work.next_event_id
+            works.append(work)
+        return works
+
+    async def _load(self, works: list[Work], wanted: dict[UUID, int]) -> None:
+        events: dict[UUID, list[Event]] = {}
+        try:
+            if wanted:
+                events = await claims.load_events(self._store, wanted)
+                self._counters.statements += 1
+        except (ShardUnavailableError, asyncpg.PostgresError):
+            for work in works:
+                work.busy = False
+                self._committer.forget(work)
+            raise
+        for work in works:
+            loaded = events.get(work.execution_id)
+            if loaded is not None:
+                self._counters.loaded_events += len(loaded)
+                self._counters.loaded_bytes += sum(len(event.payload) for event in loaded)
+                if not self._fits(work, loaded):
+                    # Falls one level down: the resident is let go and the run is replayed from its whole history.
+                    self._committer.forget(work)
+                    continue
+                work.delta = loaded
+            work.busy = False
+            self._committer.ready(work)
+
+    def _fits(self, work: Work, loaded: list[Event]) -> bool:
+        """Whether the events continue exactly where the run stands, without a hole (design 6)."""
+        return all(event.event_id == work.next_event_id + i for i, event in enumerate(loaded))

@@ -1,0 +1,221 @@
+"""From what has come for a run to the rows of its decision. No I/O: the committer sends what is built here."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from msgspec import Struct
+
+from harvest.definitions.registry import Registry
+from harvest.errors import DefinitionMissingError, HarvestError, PayloadDecodeError
+from harvest.history.events import ActivityStarted, Event, EventKind, encode_data
+from harvest.history.ids import ExecutionId
+from harvest.history.states import CLOSES_AS, State
+from harvest.replay.commands import CancelActivity, CancelTimer, Command, ScheduleActivity, StartTimer
+from harvest.replay.context import WorkflowContext
+from harvest.replay.decision import Outcome, history_cap, outcome_of
+from harvest.replay.run import Identity, Run
+from harvest.store.commit import HELD, PARKED, Batch
+from harvest.worker.options import Counters
+from harvest.worker.watch import StepInterrupted, StepWatch
+from harvest.worker.work import Work
+
+
+class Slots(Protocol):
+    """Who says whether an activity may start here at once."""
+
+    def reserve(self, command: ScheduleActivity) -> bool:
+        """Take a slot for it, or say no."""
+
+    def give_back(self, command: ScheduleActivity) -> None:
+        """The activity will not start here after all."""
+
+
+class Decision(Struct):
+    """What was put into a batch for one run, and what follows from its being confirmed."""
+
+    work: Work
+    next_event_id: int
+    outcome: Outcome | None
+    eager: list[ScheduleActivity]
+    cancelled: list[int]
+    fires_at: datetime | None
+    holds: bool = False
+    queued: bool = False
+
+
+class Decider:
+    """Drives runs and fills batches. One for each shard of a worker."""
+
+    def __init__(
+        self, registry: Registry, slots: Slots, steps: StepWatch, counters: Counters, worker_name: str
+    ) -> None:
+        self._registry = registry
+        self._slots = slots
+        self._steps = steps
+        self._counters = counters
+        self._started = encode_data(ActivityStarted(attempt=1, worker=worker_name))
+
+    def step(self, work: Work, now: datetime) -> HarvestError | None:
+        """Bring a run up to everything that has come for it; an error means that it is blocked."""
+        self._steps.begin(work.workflow_name)
+        try:
+            error = self._drive(work, now)
+        except StepInterrupted:
+            error = None
+        except HarvestError as caught:
+            error = caught
+        too_long = self._steps.end()
+        if too_long is not None and work.run is not None:
+            work.run.interrupted(too_long)
+        return too_long or error
+
+    def _drive(self, work: Work, now: datetime) -> HarvestError | None:
+        if work.run is None:
+            self._counters.decisions_cold += 1
+            run = self._new_run(work)
+            history, work.delta = work.delta, []
+            work.run = run
+            if history:
+                work.next_event_id = history[-1].event_id + 1
+            run.replay(history, run.decided_through)
+        else:
+            self._counters.decisions_warm += 1
+            run = work.run
+            if work.delta:
+                delta, work.delta = work.delta, []
+                work.next_event_id = delta[-1].event_id + 1
+                run.deliver(delta)
+        if run.blocked is None and work.inbox:
+            run.deliver(self._merge(work, now))
+        return run.blocked
+
+    def _new_run(self, work: Work) -> Run:
+        definition = self._registry.workflow(work.workflow_name, work.version)
+        if definition is None:
+            raise DefinitionMissingError(
+                f"this worker has no code for workflow {work.workflow_name!r} version {work.version}; "
+                "deploy it, or add a worker that has it",
+                workflow_name=work.workflow_name,
+                version=work.version,
+            )
+        run = Run(
+            definition,
+            Identity(ExecutionId(int=work.execution_id.int), work.workflow_name, work.workflow_id, work.queue),
+            WorkflowContext,
+        )
+        run.decided_through = work.decided_through_hint
+        return run
+
+    def _merge(self, work: Work, now: datetime) -> list[Event]:
+        """The results that wait in the inbox, as the events they will be if nothing comes between (design 4)."""
+        events = []
+        while work.inbox:
+            result = work.inbox.popleft()
+            event_id = work.next_event_id + len(work.consumed)
+            events.append(Event(event_id, result.kind, result.seq, now, result.payload))
+            work.consumed.append((result, now))
+            work.inflight.pop(result.seq, None)
+        return events
+
+    def fill(self, batch: Batch, work: Work, now: datetime) -> Decision:
+        """Put a run's decision into a batch."""
+        run = work.run
+        assert run is not None
+        outcome = outcome_of(run) or history_cap(work.next_event_id)
+        event_id = work.next_event_id
+        for result, at in work.consumed:
+            batch.event(work.execution_id, event_id, result.kind, result.seq, at, result.payload)
+            batch.merge(work.execution_id, result.seq, result.attempt)
+            event_id += 1
+        decision = Decision(work, event_id, outcome, [], [], None)
+        for command in run.asked.values():
+            self._put_command(batch, decision, command, now)
+        if outcome is not None:
+            batch.event(work.execution_id, decision.next_event_id, int(outcome.kind), 0, None, outcome.payload)
+            decision.next_event_id += 1
+            batch.close(work.execution_id, outcome.result, outcome.failure)
+        decision.holds = bool(work.inflight or decision.eager)
+        state = State.RUNNING if outcome is None else CLOSES_AS[outcome.kind]
+        batch.decision(
+            work.execution_id,
+            attempt=work.attempt,
+            expected=work.next_event_id,
+            next_event_id=decision.next_event_id,
+            state=int(state),
+            task_state=HELD if decision.holds else PARKED,
+            merged=len(work.consumed),
+            waiting=run.waiting_for() if outcome is None else None,
+        )
+        return decision
+
+    def give_back(self, command: ScheduleActivity) -> None:
+        """A decision was refused: its reserved slot is free again."""
+        self._slots.give_back(command)
+
+    def _put_command(self, batch: Batch, decision: Decision, command: Command, now: datetime) -> None:
+        execution_id = decision.work.execution_id
+        event_id = decision.next_event_id
+        decision.next_event_id += 1
+        if isinstance(command, ScheduleActivity):
+            batch.event(execution_id, event_id, int(command.kind), command.seq, None, command.payload())
+            if decision.outcome is None:
+                self._put_activity(batch, decision, command, event_id)
+        elif isinstance(command, StartTimer):
+            fires_at = command.until or now + timedelta(seconds=command.duration)
+            batch.event(execution_id, event_id, int(command.kind), command.seq, None, command.payload_at(fires_at))
+            batch.timer(execution_id, command.seq, fires_at)
+            decision.fires_at = min(fires_at, decision.fires_at or fires_at)
+        else:
+            assert isinstance(command, CancelTimer | CancelActivity)
+            batch.event(execution_id, event_id, int(command.kind), command.seq, None, b"{}")
+            batch.cancel(execution_id, command.seq)
+            decision.cancelled.append(command.seq)
+
+    def _put_activity(self, batch: Batch, decision: Decision, command: ScheduleActivity, event_id: int) -> None:
+        eager = self._slots.reserve(command)
+        if eager:
+            batch.event(
+                decision.work.execution_id,
+                decision.next_event_id,
+                int(EventKind.ACTIVITY_STARTED),
+                command.seq,
+                None,
+                self._started,
+            )
+            decision.next_event_id += 1
+            decision.eager.append(command)
+        decision.queued |= not eager
+        options = command.options
+        limits = (
+            (options.start_to_close, options.heartbeat, options.schedule_to_close)
+            if eager
+            else (options.schedule_to_start, options.schedule_to_close)
+        )
+        given = [limit for limit in limits if limit is not None]
+        batch.activity(
+            decision.work.execution_id,
+            command.seq,
+            eager=eager,
+            scheduled_event_id=event_id,
+            queue=command.queue,
+            name=command.name,
+            priority=options.priority,
+            start_to_close=options.start_to_close,
+            heartbeat=options.heartbeat,
+            schedule_to_close=options.schedule_to_close,
+            timeout_after=min(given) if given else None,
+        )
+
+
+def blocked_delay(count: int) -> float:
+    """Seconds until a blocked run is tried again: 1, 2, 4 … 60."""
+    return float(min(60, 2 ** min(count - 1, 6)))
+
+
+def block_code(error: HarvestError) -> str:
+    """The code that pages and the API show for a block."""
+    return PayloadDecodeError.slug if isinstance(error, PayloadDecodeError) else error.slug
+
+

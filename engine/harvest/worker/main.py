@@ -1,0 +1,88 @@
+"""A worker process: incarnations one after another, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import asyncpg
+import msgspec
+
+from harvest import clock
+from harvest.errors import ConfigurationError, ShardUnavailableError
+from harvest.shards import Shards
+from harvest.store.pool import LOST
+from harvest.worker.options import WorkerOptions
+from harvest.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from harvest.definitions.registry import Registry
+
+_log = logging.getLogger("harvest.worker")
+
+
+def load_registry(app_path: str) -> Registry:
+    """Import `module:attribute` and return its registry; raises ConfigurationError saying what is wrong."""
+    module_name, _, attribute = app_path.partition(":")
+    if not module_name or not attribute:
+        raise ConfigurationError(f"{app_path!r} does not name an application; write module:attribute")
+    module = importlib.import_module(module_name)
+    app = getattr(module, attribute, None)
+    registry = getattr(app, "registry", None)
+    if registry is None:
+        raise ConfigurationError(f"{module_name!r} has no Harvest application named {attribute!r}")
+    found: Registry = registry
+    return found
+
+
+def build_of(app_path: str) -> str:
+    """A build's name where the deployment gives none: a digest of the application's module file."""
+    path = getattr(sys.modules.get(app_path.partition(":")[0]), "__file__", None)
+    if path is None:
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:12]
+
+
+async def run_worker(
+    app_path: str,
+    urls: Mapping[int, str],
+    *,
+    name: str | None = None,
+    stop: asyncio.Event,
+    options: WorkerOptions | None = None,
+) -> None:
+    """Work until `stop` is set. A lost lease ends the incarnation and begins another; an absent database is awaited."""
+    registry = load_registry(app_path)
+    options = options or WorkerOptions(name=name or "")
+    if not options.build:
+        options = msgspec.structs.replace(options, build=build_of(app_path))
+    delay = 0.2
+    while not stop.is_set():
+        shards = await Shards.open(urls)
+        worker = Worker(registry, shards, options)
+        try:
+            await worker.start()
+            delay = 0.2
+            await _first(stop.wait(), worker.lost.wait())
+        except (ShardUnavailableError, *LOST, asyncpg.PostgresError) as error:
+            _log.warning("the worker cannot start yet: %s", error)
+            await clock.wait_event(stop, clock.jittered(delay))
+            delay = min(delay * 2, 5.0)
+        finally:
+            await worker.stop()
+            await shards.close()
+
+
+async def _first(*waits: object) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[arg-type]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

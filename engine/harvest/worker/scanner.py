@@ -1,0 +1,210 @@
+"""Bounded passes over what time brings: timers, timeouts, deadlines, lost workers, heartbeats (design 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from harvest import clock
+from harvest.errors import ShardUnavailableError
+from harvest.history.events import ActivityFailed, ActivityTimedOut, EventKind, Failure, encode_data
+from harvest.history.limits import STRIKES
+from harvest.store import appends, fleet, results, upkeep
+from harvest.store.store import Store
+from harvest.worker.activities import ActivityRunner, retry_delay, scheduled_data
+from harvest.worker.options import Counters, WorkerOptions
+from harvest.worker.watch import Lease
+
+_log = logging.getLogger("harvest.worker")
+SWEEP_SECONDS = 30.0
+FULL_PASS = 500
+
+
+class TimerLoop:
+    """Fires due timers; wakes up by itself for the timers that this worker has set."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next: datetime | None = None
+        self._wake = asyncio.Event()
+
+    def expect(self, fires_at: datetime) -> None:
+        """A timer of this worker is due then."""
+        if self._next is None or fires_at < self._next:
+            self._next = fires_at
+            self._wake.set()
+
+    async def tick(self) -> float:
+        """Fire what is due; returns the seconds until the next look."""
+        fired = await appends.fire_timers(self._store)
+        for _, partition, holder in fired:
+            self._store.waker.wake(holder)
+            self._store.hints.touch(partition)
+        if len(fired) >= FULL_PASS:
+            return 0.0
+        self._next = await appends.next_timer(self._store)
+        if self._next is None:
+            return 1.0
+        return min(1.0, max(0.0, (self._next - self._store.clock.now()).total_seconds() + 0.001))
+
+    async def run(self) -> None:
+        """Fire timers until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                pause = await self.tick()
+            except (ShardUnavailableError, asyncpg.PostgresError) as error:
+                _log.warning("shard %s: timers could not be fired: %s", self._store.shard_id, error)
+                pause = 1.0
+            await clock.wait_event(self._wake, pause)
+
+
+class Scanner:
+    """The other passes, each at its own pace."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: UUID,
+        lease: Lease,
+        runner: ActivityRunner,
+        options: WorkerOptions,
+        counters: Counters,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._lease = lease
+        self._runner = runner
+        self._options = options
+        self._counters = counters
+
+    async def run(self) -> None:
+        """Run every pass until cancelled."""
+        await asyncio.gather(
+            self._every(self._options.scan_interval, self.overdue_activities),
+            self._every(self._options.scan_interval, self.deadlines),
+            self._every(1.0, self.lost_workers),
+            self._every(1.0, self.heartbeats),
+            self._every(SWEEP_SECONDS, lambda: upkeep.sweep(self._store)),
+        )
+
+    async def _every(self, seconds: float, one_pass: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await clock.sleep(clock.jittered(seconds))
+            try:
+                await one_pass()
+            except (ShardUnavailableError, asyncpg.PostgresError) as error:
+                _log.warning("shard %s: a scan failed: %s", self._store.shard_id, error)
+
+    async def deadlines(self) -> None:
+        """End runs past their deadline."""
+        for execution_id, partition, worker in await appends.close_overdue(self._store):
+            self._runner.cancel(execution_id, None)
+            self._store.hints.touch(partition)
+            if worker is not None and worker != self._worker:
+                self._store.waker.wake(worker)
+
+    async def lost_workers(self) -> None:
+        """Free what dead workers held; an activity that was there for the third time ends as WorkerKilled."""
+        lost = await fleet.free_lost(self._store)
+        if lost.workers:
+            _log.warning("shard %s: freed what %d lost workers held", self._store.shard_id, len(lost.workers))
+            self._store.waker.wake(None)
+        failure = Failure(
+            type="WorkerKilled",
+            message=f"the worker died {STRIKES} times while it ran this activity",
+            non_retryable=True,
+        )
+        ends = [
+            results.ActivityEnd(
+                execution_id,
+                seq,
+                attempt,
+                None,
+                EventKind.ACTIVITY_FAILED,
+                encode_data(ActivityFailed(failure=failure, attempt=attempt)),
+            )
+            for execution_id, seq, attempt in lost.struck_out
+        ]
+        await self._append(ends)
+
+    async def heartbeats(self) -> None:
+        """Write this process's heartbeats, and learn which running attempts nobody waits for any more."""
+        mine = {k: v for k, v in self._runner.beats.items() if v[0] == self._store.shard_id}
+        for key in mine:
+            self._runner.beats.pop(key, None)
+        if mine:
+            await upkeep.beat(
+                self._store, [(key[0], key[1], attempt, details) for key, (_, attempt, details) in mine.items()]
+            )
+        old = clock.monotonic() - 1.0
+        running = [
+            (a.execution_id, a.seq, a.attempt)
+            for a in self._runner.running.values()
+            if a.shard_id == self._store.shard_id and a.began < old and not a.cancelled
+        ]
+        if running:
+            for execution_id, seq in await upkeep.asked_to_stop(self._store, self._worker, running):
+                self._runner.cancel(execution_id, [seq])
+
+    async def overdue_activities(self) -> None:
+        """End or retry activities whose timeout has come (reference 2.15)."""
+        retries, ends = [], []
+        for overdue in await upkeep.overdue_activities(self._store):
+            if overdue.running and not (overdue.closed_over or overdue.started_over) and overdue.beat_at is not None:
+                if not overdue.beat_over:
+                    await upkeep.postpone(self._store, overdue.execution_id, overdue.seq, overdue.attempt)
+                    continue
+            verdict = self._verdict(overdue)
+            if isinstance(verdict, results.ActivityRetry):
+                retries.append(verdict)
+            else:
+                ends.append(verdict)
+            if overdue.worker == self._worker:
+                self._runner.cancel(overdue.execution_id, [overdue.seq])
+        if retries:
+            await results.retry_activities(self._store, retries)
+        await self._append(ends)
+
+    def _verdict(self, overdue: upkeep.Overdue) -> results.ActivityEnd | results.ActivityRetry:
+        timeout = _timeout_type(overdue)
+        last = msgspec.json.decode(overdue.last_failure, type=Failure) if overdue.last_failure else None
+        if timeout in ("start_to_close", "heartbeat"):
+            failure = Failure(type="TimeoutError", message=f"the attempt ran into its {timeout} timeout")
+            tries = max(1, overdue.attempt - overdue.strikes)
+            delay = retry_delay(
+                scheduled_data(overdue.scheduled).retry, failure, tries, f"{overdue.execution_id}/{overdue.seq}"
+            )
+            if delay is not None:
+                return results.ActivityRetry(
+                    overdue.execution_id, overdue.seq, overdue.attempt, overdue.worker, delay, encode_data(failure)
+                )
+        data = ActivityTimedOut(timeout_type=timeout, attempt=overdue.attempt, last_failure=last)
+        return results.ActivityEnd(
+            overdue.execution_id,
+            overdue.seq,
+            overdue.attempt,
+            overdue.worker,
+            EventKind.ACTIVITY_TIMED_OUT,
+            encode_data(data),
+        )
+
+    async def _append(self, ends: list[results.ActivityEnd]) -> None:
+        if ends:
+            appended = await results.end_activities(self._store, ends)
+            for holder in set(appended.woken.values()):
+                self._store.waker.wake(holder)
+
+
+def _timeout_type(overdue: upkeep.Overdue) -> str:
+    if overdue.closed_over:
+        return "schedule_to_close"
+    if not overdue.running:
+        return "schedule_to_start"
+    return "start_to_close" if overdue.started_over else "heartbeat"

@@ -1,0 +1,180 @@
+"""The worker's own thread: renews the leases and watches over the steps of workflow code (design 3 and 5).
+
+It has its own loop and connections, so that neither a busy event loop nor a full pool can cost a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from harvest import clock
+from harvest.errors import StepTooLongError
+from harvest.store.fleet import LEASE_SECONDS, RENEW_SECONDS, renew
+from harvest.store.pool import LOST
+from harvest.store.store import Store
+from harvest.worker.options import Counters
+
+_log = logging.getLogger("harvest.worker")
+SLOW_STEP = 0.05
+LONG_STEP = 5.0
+LAST_WORD = 10.0
+EXIT_HUNG = 70
+
+
+class StepInterrupted(BaseException):  # noqa: N818 - raised by the watchdog, must pass `except Exception`
+    """Breaks into a step that holds the loop too long."""
+
+
+class StepWatch:
+    """Which step is running on the main thread, and since when."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._name = ""
+        self._began: float | None = None
+        self._interrupted_at: float | None = None
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self.stack = ""
+
+    def begin(self, name: str) -> None:
+        """A step of this workflow type begins."""
+        self._name = name
+        self._began = clock.monotonic()
+
+    def end(self) -> StepTooLongError | None:
+        """The step is over; an error if the watchdog had to break in."""
+        with self._lock:
+            began, self._began = self._began, None
+            interrupted, self._interrupted_at = self._interrupted_at, None
+            if interrupted is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
+        took = clock.monotonic() - (began or 0)
+        if took > SLOW_STEP:
+            self._counters.slow_steps += 1
+            _log.warning("a step of workflow %r took %.0f ms", self._name, took * 1000)
+        if interrupted is None:
+            return None
+        return StepTooLongError(
+            f"a step of workflow {self._name!r} held the worker for more than {LONG_STEP:g} s:\n{self.stack}",
+            workflow_name=self._name,
+        )
+
+    def look(self) -> None:
+        """Called twice a second by the watching thread."""
+        with self._lock:
+            if self._began is None:
+                return
+            now = clock.monotonic()
+            if self._interrupted_at is None and now - self._began > LONG_STEP:
+                self._interrupted_at = now
+                frame = sys._current_frames().get(self._thread)
+                self.stack = "".join(traceback.format_stack(frame, limit=20)) if frame else ""
+                _log.error("breaking into a step of workflow %r after %.0f s\n%s", self._name, LONG_STEP, self.stack)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(StepInterrupted)
+                )
+            elif self._interrupted_at is not None and now - self._interrupted_at > LAST_WORD:
+                _log.critical("workflow %r does not let go of the worker; ending the process", self._name)
+                faulthandler.dump_traceback(file=sys.stderr)
+                os._exit(EXIT_HUNG)
+
+
+class Lease:
+    """This worker's lease on one shard as far as it knows: alive until a local deadline, or lost for good."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.lost = False
+        self._alive_until = clock.monotonic() + LEASE_SECONDS
+
+    @property
+    def alive(self) -> bool:
+        """Whether work may still be taken: local time can only end a lease earlier than the database does."""
+        return not self.lost and clock.monotonic() < self._alive_until
+
+    def renewed(self, sent: float) -> None:
+        """The database has confirmed; the lease counts from when the request was sent."""
+        self._alive_until = sent + LEASE_SECONDS
+
+
+class WatchThread:
+    """Renews every lease each three seconds and looks at the step twice a second, until it is stopped."""
+
+    def __init__(
+        self, worker: UUID, leases: list[Lease], steps: StepWatch, counters: Counters, on_lost: Callable[[], None]
+    ) -> None:
+        self._worker = worker
+        self._leases = leases
+        self._steps = steps
+        self._counters = counters
+        self._on_lost = on_lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="harvest-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; returns when the thread is gone or two seconds have passed."""
+        self._stop.set()
+        self._thread.join(2)
+
+    def _run(self) -> None:
+        asyncio.run(self._watch())
+
+    async def _watch(self) -> None:
+        renewing = [asyncio.create_task(self._keep(lease)) for lease in self._leases]
+        while not self._stop.is_set():
+            self._steps.look()
+            await clock.sleep(0.2)
+        for task in renewing:
+            task.cancel()
+        await asyncio.gather(*renewing, return_exceptions=True)
+
+    async def _keep(self, lease: Lease) -> None:
+        connection: asyncpg.Connection[asyncpg.Record] | None = None
+        try:
+            while not lease.lost:
+                try:
+                    if connection is None or connection.is_closed():
+                        connection = await asyncpg.connect(
+                            lease.store.url,
+                            timeout=RENEW_SECONDS,
+                            server_settings={"application_name": "harvest-lease", "jit": "off", "timezone": "UTC"},
+                        )
+                    await self._renew(lease, connection)
+                except (*LOST, asyncpg.PostgresError) as error:
+                    _log.warning("shard %s: the lease could not be renewed: %s", lease.store.shard_id, error)
+                    if connection is not None:
+                        connection.terminate()
+                        connection = None
+                await clock.sleep(RENEW_SECONDS if connection is not None else 0.5)
+        finally:
+            if connection is not None:
+                connection.terminate()
+
+    async def _renew(self, lease: Lease, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        sent = clock.monotonic()
+        async with asyncio.timeout(RENEW_SECONDS):
+            watched = await renew(connection, self._worker, msgspec.json.encode(self._counters))
+        if watched is None:
+            lease.lost = True
+            self._counters.leases_lost += 1
+            self._on_lost()
+            return
+        lease.renewed(sent)
+        lease.store.hints.watched = watched

@@ -1,0 +1,179 @@
+"""The composition root of a worker process: one incarnation over all its shards (design 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import uuid
+
+import msgspec
+
+from harvest import clock
+from harvest.definitions.registry import Registry
+from harvest.replay import guard, ordered
+from harvest.shards import Shards
+from harvest.store import fleet, migrate
+from harvest.store.fleet import DefinitionRow, WorkerRow
+from harvest.worker.activities import ActivityRunner, Attempt, Ended
+from harvest.worker.options import Counters, WorkerOptions
+from harvest.worker.shard import ShardWorker
+from harvest.worker.watch import StepWatch, WatchThread
+from harvest.worker.work import Residents
+
+_log = logging.getLogger("harvest.worker")
+DEFINITIONS_SECONDS = 60.0
+OLD_GENERATION = 200
+
+
+class Worker:
+    """One incarnation: a random identity, a lease on each shard, and the loops that work under it.
+
+    `lost` is set when a shard has declared this incarnation dead; it must then be stopped, and another one started.
+    """
+
+    def __init__(self, registry: Registry, shards: Shards, options: WorkerOptions | None = None) -> None:
+        self.id = uuid.UUID(bytes=clock.random_bytes(16), version=4)
+        self.options = options or WorkerOptions()
+        self.counters = Counters()
+        self.lost = asyncio.Event()
+        self._registry = registry
+        self._shards = shards
+        self._started = False
+        self._steps = StepWatch(self.counters)
+        self.residents = Residents(self.options.resident_entries, self.options.resident_bytes, self.counters)
+        self._runner = ActivityRunner(registry, self.options, self.counters)
+        self._runner.on_end = self._ended
+        self._parts = {
+            shard_id: ShardWorker(
+                store,
+                self.id,
+                registry,
+                self._runner,
+                self._steps,
+                self.residents,
+                self.options,
+                self.counters,
+            )
+            for shard_id, store in shards.stores.items()
+        }
+        self._watch: WatchThread | None = None
+        self._publishing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Check every shard, take the leases, publish the definitions, and begin. Raises SchemaLevelError."""
+        guard.install()
+        ordered.install()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*gc.get_threshold()[:2], OLD_GENERATION)
+        loop = asyncio.get_running_loop()
+        for part in self._parts.values():
+            await migrate.check(part.store.url)
+            await fleet.register(part.store, self._row())
+            await self._publish(part)
+            await fleet.retry_blocked(part.store, self.options.build, self.options.queues)
+        self._watch = WatchThread(
+            self.id,
+            [part.lease for part in self._parts.values()],
+            self._steps,
+            self.counters,
+            lambda: loop.call_soon_threadsafe(self.lost.set),
+        )
+        self._watch.start()
+        for part in self._parts.values():
+            part.start()
+        self._publishing = loop.create_task(self._keep_publishing())
+        self._started = True
+        _log.info("worker %s (%s) has started", self.options.display_name, self.id)
+
+    async def stop(self) -> None:
+        """Drain: claim nothing, let what runs finish for a while, hand back the rest, end the leases."""
+        if not self._started:
+            return
+        self._started = False
+        if self._publishing is not None:
+            self._publishing.cancel()
+        for part in self._parts.values():
+            part.stop_claiming()
+        await self._runner.stop(0 if self.lost.is_set() else self.options.drain_timeout)
+        await asyncio.gather(*(part.stop() for part in self._parts.values()))
+        if self._watch is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._watch.stop)
+        await asyncio.gather(*(self._leave(part) for part in self._parts.values()))
+        self.let_go_residents()
+        _log.info("worker %s has stopped", self.options.display_name)
+
+    def let_go_residents(self) -> None:
+        """Forget every parked run: the next decision of each is cold."""
+        self.residents.clear()
+
+    async def _leave(self, part: ShardWorker) -> None:
+        try:
+            async with asyncio.timeout(3.0):
+                await fleet.stop(part.store, self.id)
+                part.store.waker.wake(None)
+        except Exception as error:
+            _log.warning("shard %s was not told of the end: %s", part.store.shard_id, error)
+
+    def _ended(self, attempt: Attempt, ended: Ended) -> None:
+        self._parts[attempt.shard_id].ended(attempt, ended)
+
+    def _row(self) -> WorkerRow:
+        return WorkerRow(
+            worker=self.id,
+            name=self.options.display_name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            build=self.options.build,
+            queues=self.options.queues,
+            slots=self.options.activity_slots,
+        )
+
+    async def _publish(self, part: ShardWorker) -> None:
+        await fleet.register_definitions(part.store, self.id, definition_rows(self._registry, self.options.build))
+
+    async def _keep_publishing(self) -> None:
+        while True:
+            await clock.sleep(clock.jittered(DEFINITIONS_SECONDS))
+            for part in self._parts.values():
+                try:
+                    await self._publish(part)
+                except Exception as error:
+                    _log.warning("shard %s: definitions were not refreshed: %s", part.store.shard_id, error)
+
+
+def definition_rows(registry: Registry, build: str) -> list[DefinitionRow]:
+    """What a registry has, as `harvest_definitions` keeps it (answers 8)."""
+    rows = [
+        DefinitionRow(
+            kind="workflow",
+            name=workflow.name,
+            version=workflow.version,
+            build=build,
+            input_schema=msgspec.json.encode(
+                # The console starts workflows without their code: what the code declares travels with the schema.
+                {**workflow.signature.input_schema(), "x-options": msgspec.to_builtins(workflow.options)}
+            ),
+            output_schema=msgspec.json.encode(workflow.signature.output_schema()),
+            signals=msgspec.json.encode(workflow.signals),
+            description=workflow.description,
+        )
+        for workflow in registry.workflows.values()
+    ]
+    rows += [
+        DefinitionRow(
+            kind="activity",
+            name=activity.name,
+            version=1,
+            build=build,
+            input_schema=msgspec.json.encode(activity.signature.input_schema()),
+            output_schema=msgspec.json.encode(activity.signature.output_schema()),
+            signals=b"{}",
+            description=(activity.__doc__ or "").strip(),
+        )
+        for activity in registry.activities.values()
+    ]
+    return sorted(rows, key=lambda row: (row.kind, row.name, row.version))

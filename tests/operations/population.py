@@ -1,0 +1,133 @@
+"""Rows for reads to find, written straight into the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from harvest.history.events import EventKind, WorkflowStarted, encode_data
+from harvest.history.ids import business_key, mint_execution_id, partition_of
+from harvest.history.states import State
+from harvest.shards import Shards
+
+EPOCH = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One execution as a test wants it; `age` is seconds before `EPOCH`."""
+
+    workflow_name: str = "order_flow"
+    workflow_id: str = "o-1"
+    state: State = State.RUNNING
+    age: float = 0
+    waiting: str | None = None
+    blocked: str | None = None
+    blocked_details: bytes | None = None
+    input: bytes = b"null"
+    result: bytes | None = None
+    failure: bytes | None = None
+    memo: bytes | None = None
+    events: int = 1
+    execution_id: UUID | None = None
+
+
+_EXECUTION = """
+    insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version, partition,
+        state, workflow_name, workflow_id, waiting, blocked)
+    values ($1, $2, $3, case when $6 >= 10 then $3::timestamptz + interval '1 second' end, $4, 1, $5, $6, $7, $8, $9, $10)
+"""
+
+
+async def add(shards: Shards, shard_id: int, run: Run) -> UUID:
+    """Write one execution with its details."""
+    execution_id = run.execution_id or mint_execution_id(shard_id)
+    store = shards.store(shard_id)
+    await store.write.write(
+        _EXECUTION,
+        execution_id,
+        business_key("default", run.workflow_name, run.workflow_id),
+        EPOCH - timedelta(seconds=run.age),
+        run.events + 1,
+        partition_of(run.workflow_id),
+        int(run.state),
+        run.workflow_name,
+        run.workflow_id,
+        run.waiting,
+        run.blocked,
+    )
+    await store.write.write(
+        "insert into harvest_execution_details (execution_id, input, result, failure, memo, blocked) "
+        "values ($1, $2, $3, $4, $5, $6)",
+        execution_id,
+        run.input,
+        run.result,
+        run.failure,
+        run.memo,
+        run.blocked_details,
+    )
+    return execution_id
+
+
+async def add_events(
+    shards: Shards, execution_id: UUID, events: Sequence[tuple[int, bytes]], *, first: int = 1
+) -> None:
+    """Write events as (kind, payload), numbered from `first`, and the row's count of them."""
+    store = shards.store_of(execution_id)
+    await store.write.write(
+        "insert into harvest_events (execution_id, event_id, kind, payload) "
+        "select $1, $2 + n - 1, kind, payload "
+        "from unnest($3::smallint[], $4::bytea[]) with ordinality as e(kind, payload, n)",
+        execution_id,
+        first,
+        [kind for kind, _ in events],
+        [payload for _, payload in events],
+    )
+    await store.write.write(
+        "update harvest_executions set next_event_id = $2 where execution_id = $1", execution_id, first + len(events)
+    )
+
+
+def started(input: bytes = b"null") -> tuple[int, bytes]:
+    """The first event of a history."""
+    import msgspec
+
+    data = WorkflowStarted(
+        workflow_name="order_flow", workflow_id="o-1", version=1, seed=1, input=msgspec.Raw(input)
+    )
+    return int(EventKind.WORKFLOW_STARTED), encode_data(data)
+
+
+# Rows by the thousand: names, states and starts in a fixed pattern, one run in twenty open.
+_MANY = """
+    insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version, partition,
+        state, workflow_name, workflow_id)
+    select (lpad(to_hex($1::int), 4, '0') || substr(md5(n::text || 'x'), 5, 8) || '8' || substr(md5(n::text || 'x'), 14, 3)
+                || '8' || substr(md5(n::text || 'x'), 18, 15))::uuid,
+           md5('k' || n::text || $1::text)::uuid, $2::timestamptz - n * interval '1 second',
+           case when s.state >= 10 then $2::timestamptz - n * interval '1 second' + interval '1 minute' end,
+           12, 1, (n % 512)::smallint, s.state, 'type_' || (n % 7), 'w-' || n
+    from generate_series(1, $3::int) as n
+    cross join lateral (select (case when n % 20 = 0 then 0 when n % 11 = 0 then 11 else 10 end)::smallint as state) s
+"""
+
+
+async def add_many(shards: Shards, shard_id: int, count: int, *, newest: datetime = EPOCH) -> None:
+    """Write `count` executions a second apart, and let the planner know."""
+    store = shards.store(shard_id)
+    await store.write.write(_MANY, shard_id, newest, count, limit=300)
+    await analyze(shards, shard_id)
+
+
+async def analyze(shards: Shards, shard_id: int) -> None:
+    """Vacuum and analyze, as autovacuum would have."""
+    import asyncpg
+
+    connection: Any = await asyncpg.connect(shards.store(shard_id).url)
+    try:
+        await connection.execute("vacuum analyze")
+    finally:
+        await connection.close()
