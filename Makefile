@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help run test lint unit browser bench prove lock clean
 
-PY ?= $(shell for name in python3.13 python3.12 python3.11 python3; do command -v $$name && break; done)
+PY ?= $(shell tools/find-python)
 UV := .tools/bin/uv
 BIN := .venv/bin
 APP ?= examples.shop:app
@@ -49,11 +49,8 @@ clean: ## Remove what was made here, but for the data in .harvest
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(UV):
-	@test -n "$(PY)" || { echo "Python 3.11 to 3.13 is needed; name one: make PY=/path/to/python3" >&2; exit 2; }
-	@$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
-		|| { echo "$(PY) is $$($(PY) --version); Python 3.11 to 3.13 is needed: make PY=/path/to/python3" >&2; exit 2; }
-	@$(PY) -c 'import ensurepip, venv' 2>/dev/null \
-		|| { echo "$(PY) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 2; }
+	@test -n "$(PY)" || { echo "Python 3.11 to 3.13 with its module venv is needed (on Debian: apt-get install" \
+		"python3-venv); if it is elsewhere, say make PY=/path/to/python3" >&2; exit 2; }
 	$(PY) -m venv .tools
 	.tools/bin/python -m pip install -q --disable-pip-version-check 'uv>=0.9,<1'
 

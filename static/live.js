@@ -9,12 +9,13 @@ const POLL_MS = 10_000;
 const STALE_MS = 30_000;
 
 if (live && badge && pause) {
-  let streaming = false, paused = false, signedOut = false, failures = 0;
+  let begun = false, streaming = false, paused = false, signedOut = false, failures = 0;
   let read = Date.now();
   const zone = document.documentElement.dataset.zone;
   const clock = new Intl.DateTimeFormat("en-GB", {hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone: zone});
 
   function show() {
+    if (!begun && !paused) return;
     const at = clock.format(read);
     const late = Date.now() - read > STALE_MS && failures > 0;
     const [kind, text] = signedOut ? ["stale", "Signed out"]
@@ -43,8 +44,8 @@ if (live && badge && pause) {
     }, true);
   }
 
-  document.addEventListener("htmx:sse:after:connection", () => { streaming = true; failures = 0; show(); });
-  document.addEventListener("htmx:sse:error", () => { streaming = false; failures += 1; show(); });
+  document.addEventListener("htmx:sse:after:connection", () => { begun = streaming = true; failures = 0; show(); });
+  document.addEventListener("htmx:sse:error", () => { begun = true; streaming = false; failures += 1; show(); });
   document.addEventListener("htmx:sse:close", () => { streaming = false; show(); });
   live.addEventListener("hello", () => { read = Date.now(); show(); });
 
@@ -59,6 +60,7 @@ if (live && badge && pause) {
   document.addEventListener("htmx:error", () => { failures += 1; show(); });
 
   setInterval(() => {
+    begun = true;
     if (!streaming && !paused && !signedOut && !document.hidden) htmx.trigger(live, "poll");
     show();
   }, POLL_MS);

@@ -63,7 +63,10 @@ document.addEventListener("keydown", event => {
 // A folded payload holds a link to its own page; unfolding it reads the same address as a fragment.
 document.addEventListener("toggle", event => {
   const link = event.target.open && event.target.querySelector("a[data-fragment]");
-  if (link) htmx.ajax("GET", link.dataset.fragment, {source: link, target: link.parentElement, swap: "innerHTML"});
+  if (!link) return;
+  const {base} = root.dataset;
+  const address = `${base}/_f${link.pathname.slice(base.length)}`;
+  htmx.ajax("GET", address, {source: link, target: link.parentElement, swap: "innerHTML"});
 }, true);
 
 function reveal() {

@@ -16,6 +16,8 @@ import msgspec
 import pytest
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.timeout(600)
+
 FOLDERS = {
     "templates": "harvest_console/templates",
     "static": "harvest_console/static",

@@ -18,9 +18,8 @@ from harvest.history.limits import REQUEST_BYTES
 from harvest.operations.signin import Sessions
 from harvest.shards import Shards
 from harvest_console import live, pages
-
 from harvest_console.api import routers as api_routers
-from harvest_console.auth.caller import is_api, request_id
+from harvest_console.auth.caller import is_api, request_id, request_id_of
 from harvest_console.auth.denials import Denials
 from harvest_console.auth.guard import guard
 from harvest_console.auth.routes import routers as auth_routers
@@ -97,9 +96,7 @@ async def _add_headers(message: Message, scope: Scope) -> None:
     headers = MutableScopeHeaders.from_message(message)
     for name, value in SECURITY_HEADERS.items():
         headers.setdefault(name, value)
-    known = scope["state"].get("request_id")
-    if known:
-        headers["x-request-id"] = str(known)
+    headers["x-request-id"] = request_id_of(scope)
 
 
 def _answer_error(request: AnyRequest, error: Exception) -> Response[Any]:

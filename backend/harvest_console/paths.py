@@ -9,17 +9,14 @@ _STAND_IN = "\x00"
 
 
 def routable(raw_path: bytes, path: str) -> str:
-    """The path to route by: `path`, with the slashes that were sent encoded kept out of the router's sight.
+    """The path to route by, from what was sent: encoded slashes are kept out of the router's sight.
 
-    A path with an encoded NUL leads nowhere.
+    A path with an encoded NUL leads nowhere. `path` is taken where the server tells nothing else.
     """
-    text = raw_path.decode("latin-1")
-    lower = text.lower()
-    if "%00" in lower:
+    text = raw_path.partition(b"?")[0].decode("latin-1")
+    if "%00" in text:
         return f"/{_STAND_IN}"
-    if "%2f" not in lower:
-        return path
-    return "/".join(unquote(part).replace("/", _STAND_IN) for part in text.split("/"))
+    return "/".join(unquote(part).replace("/", _STAND_IN) for part in text.split("/")) or path
 
 
 def part(value: str) -> str:

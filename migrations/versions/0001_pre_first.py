@@ -32,7 +32,7 @@ EXECUTIONS = (
         waiting text,
         blocked text,
         check ((state >= 10) = (closed_at is not null))
-    ) with (fillfactor = 65, {HOT})
+    ) with (fillfactor = 60, {HOT})
     """,
     "create unique index harvest_executions_open_key on harvest_executions (business_key) where state < 10",
     "create index harvest_executions_key on harvest_executions (business_key, started_at desc, execution_id desc)",

@@ -13,7 +13,9 @@ import msgspec
 
 from harvest.operations import starting
 from harvest.shards import Shards
-from harvest.worker.worker import Worker, WorkerOptions
+from harvest.store import fleet
+from harvest.worker.options import WorkerOptions
+from harvest.worker.worker import Worker, definition_rows
 from tests.bench.engine_app import app
 
 POLL_SECONDS: Final = 0.002
@@ -25,7 +27,7 @@ class Engine:
 
     def __init__(self, shards: Shards, options: WorkerOptions) -> None:
         self.shards = shards
-        self.worker = Worker(app, shards, options)
+        self.worker = Worker(app.registry, shards, options)
 
     async def enqueue(self, workflow: str, count: int, *arguments: object) -> list[str]:
         """Queue `count` runs with the same input; returns their workflow ids."""
@@ -43,7 +45,7 @@ class Engine:
 
     async def let_go(self) -> None:
         """Let go of every resident, so that the next decision of each run is cold."""
-        await self.worker.let_go_residents()
+        self.worker.let_go_residents()
 
     def counters(self) -> dict[str, Any]:
         """The worker's counters at this moment."""
@@ -65,6 +67,7 @@ async def stopped_engine(url: str, options: WorkerOptions | None = None) -> Asyn
     """An engine whose worker has not started; what was started is stopped at the end."""
     shards = await Shards.open({0: url})
     engine = Engine(shards, options or WorkerOptions())
+    await fleet.register_definitions(shards.store(0), engine.worker.id, definition_rows(app.registry, ""))
     try:
         yield engine
     finally:

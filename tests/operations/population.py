@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import asyncpg
+import msgspec
 from msgspec import Struct
 
 from harvest.history.events import EventKind, WorkflowStarted, encode_data
@@ -36,9 +38,10 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 _EXECUTION = """
-    insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version, partition,
-        state, workflow_name, workflow_id, waiting, blocked)
-    values ($1, $2, $3, case when $6 >= 10 then $3::timestamptz + interval '1 second' end, $4, 1, $5, $6, $7, $8, $9, $10)
+    insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version,
+        partition, state, workflow_name, workflow_id, waiting, blocked)
+    values ($1, $2, $3, case when $6 >= 10 then $3::timestamptz + interval '1 second' end, $4, 1, $5, $6, $7, $8, $9,
+        $10)
 """
 
 
@@ -93,20 +96,16 @@ async def add_events(
 
 def started(input: bytes = b"null") -> tuple[int, bytes]:
     """The first event of a history."""
-    import msgspec
-
-    data = WorkflowStarted(
-        workflow_name="order_flow", workflow_id="o-1", version=1, seed=1, input=msgspec.Raw(input)
-    )
+    data = WorkflowStarted(workflow_name="order_flow", workflow_id="o-1", version=1, seed=1, input=msgspec.Raw(input))
     return int(EventKind.WORKFLOW_STARTED), encode_data(data)
 
 
 # Rows by the thousand: names, states and starts in a fixed pattern, one run in twenty open.
 _MANY = """
-    insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version, partition,
-        state, workflow_name, workflow_id)
-    select (lpad(to_hex($1::int), 4, '0') || substr(md5(n::text || 'x'), 5, 8) || '8' || substr(md5(n::text || 'x'), 14, 3)
-                || '8' || substr(md5(n::text || 'x'), 18, 15))::uuid,
+    insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version,
+        partition, state, workflow_name, workflow_id)
+    select (lpad(to_hex($1::int), 4, '0') || substr(md5(n::text), 5, 8) || '8' || substr(md5(n::text), 14, 3)
+                || '8' || substr(md5(n::text), 18, 15))::uuid,
            md5('k' || n::text || $1::text)::uuid, $2::timestamptz - n * interval '1 second',
            case when s.state >= 10 then $2::timestamptz - n * interval '1 second' + interval '1 minute' end,
            12, 1, (n % 512)::smallint, s.state, 'type_' || (n % 7), 'w-' || n
@@ -116,18 +115,46 @@ _MANY = """
 
 
 async def add_many(shards: Shards, shard_id: int, count: int, *, newest: datetime = EPOCH) -> None:
-    """Write `count` executions a second apart, and let the planner know."""
-    store = shards.store(shard_id)
-    await store.write.write(_MANY, shard_id, newest, count, limit=300)
-    await analyze(shards, shard_id)
-
-
-async def analyze(shards: Shards, shard_id: int) -> None:
-    """Vacuum and analyze, as autovacuum would have."""
-    import asyncpg
-
+    """Write `count` executions a second apart, and let the planner know of them as autovacuum would."""
     connection: Any = await asyncpg.connect(shards.store(shard_id).url)
     try:
+        await connection.execute("set synchronous_commit = off")
+        await connection.execute(_MANY, shard_id, newest, count)
         await connection.execute("vacuum analyze")
     finally:
         await connection.close()
+
+
+async def register(
+    shards: Shards,
+    shard_id: int,
+    name: str,
+    *,
+    version: int = 1,
+    build: str = "b1",
+    seen: str = "0 s",
+    live: bool = True,
+    input_schema: bytes | None = None,
+) -> UUID:
+    """Write a workflow type as a worker of `build` registers it; it declares one signal, `approved`."""
+    worker = uuid4()
+    write = shards.store(shard_id).write.write
+    await write(
+        "insert into harvest_workers (worker, name, host, pid, build, queues, lease_until, slots) "
+        "values ($1, 'w', 'h', 1, $2, '{default}', clock_timestamp() + $3::text::interval, 10)",
+        worker,
+        build,
+        "10 s" if live else "-1 s",
+    )
+    await write(
+        "insert into harvest_definitions (kind, name, version, build, worker, input_schema, output_schema, signals, "
+        "seen_at) values ('workflow', $1, $2, $3, $4, $5, '{}', '{\"approved\":{\"type\":\"object\"}}', "
+        "clock_timestamp() - $6::text::interval)",
+        name,
+        version,
+        build,
+        worker,
+        input_schema or b'{"type":"integer","x-version":%d}' % version,
+        seen,
+    )
+    return worker

@@ -8,6 +8,7 @@ from harvest.errors import CursorError, ShardUnavailableError
 from harvest.operations import auditing
 from harvest.operations.actor import Actor
 from harvest.shards import Shards
+from harvest.store.audit import AuditFilter
 
 DEAD = "postgresql://postgres@/x?host=/nonexistent"
 
@@ -54,11 +55,15 @@ async def test_filters_and_their_cursors(shards: Shards, actor: Actor) -> None:
     for n in range(6):
         status = "failed" if n % 3 == 0 else "succeeded"
         await auditing.record(shards, actor, f"op.{n % 2}", "execution", f"e-{n}", status)
-    assert {e.target_id for e in (await auditing.list_audit(shards, operation="op.1")).rows.rows} == {"e-1", "e-3", "e-5"}
-    assert {e.target_id for e in (await auditing.list_audit(shards, status="failed")).rows.rows} == {"e-0", "e-3"}
-    assert {e.target_id for e in (await auditing.list_audit(shards, target_id="e-2")).rows.rows} == {"e-2"}
-    assert (await auditing.list_audit(shards, actor="nobody")).rows.rows == []
-    assert (await auditing.list_audit(shards, source="ui")).rows.rows == []
+    for wanted, found in (
+        ({"operation": "op.1"}, ["e-5", "e-3", "e-1"]),
+        ({"status": "failed"}, ["e-3", "e-0"]),
+        ({"target_id": "e-2"}, ["e-2"]),
+    ):
+        page = await auditing.list_audit(shards, AuditFilter(**wanted))
+        assert [entry.target_id for entry in page.rows.rows] == found
+    assert (await auditing.list_audit(shards, AuditFilter(actor="nobody"))).rows.rows == []
+    assert (await auditing.list_audit(shards, AuditFilter(source="ui"))).rows.rows == []
     cursor = (await auditing.list_audit(shards, limit=2)).next_cursor
     with pytest.raises(CursorError):
-        await auditing.list_audit(shards, limit=2, status="failed", cursor=cursor)
+        await auditing.list_audit(shards, AuditFilter(status="failed"), limit=2, cursor=cursor)

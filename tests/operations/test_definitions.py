@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
-
 import pytest
 
 from harvest.errors import ShardUnavailableError, WorkflowNotRegisteredError
 from harvest.operations import definitions
 from harvest.shards import Shards
+from tests.operations.population import register
 
 DEAD = "postgresql://postgres@/x?host=/nonexistent"
-
-
-async def register(
-    shards: Shards, shard_id: int, name: str, *, version: int = 1, build: str = "b1", seen: str = "0 s", live: bool = True
-) -> UUID:
-    worker = uuid4()
-    write = shards.store(shard_id).write.write
-    await write(
-        "insert into harvest_workers (worker, name, host, pid, build, queues, lease_until, slots) "
-        "values ($1, 'w', 'h', 1, $2, '{default}', clock_timestamp() + $3::text::interval, 10)",
-        worker,
-        build,
-        "10 s" if live else "-1 s",
-    )
-    await write(
-        "insert into harvest_definitions (kind, name, version, build, worker, input_schema, output_schema, signals, "
-        "seen_at) values ('workflow', $1, $2, $3, $4, $5, '{}', '{\"approved\":{\"type\":\"object\"}}', "
-        "clock_timestamp() - $6::text::interval)",
-        name,
-        version,
-        build,
-        worker,
-        b'{"type":"integer","x-version":%d}' % version,
-        seen,
-    )
-    return worker
 
 
 async def test_the_latest_version_of_all_shards_is_shown_once(shards: Shards) -> None:

@@ -21,7 +21,8 @@ async def test_figures_of_all_shards_are_added_up(shards: Shards, actor: Actor) 
         await add(shards, n % 2, Run(workflow_id=f"closed-{n}", state=state))
     for store in shards.stores.values():
         await store.write.write(
-            "update harvest_executions set closed_at = clock_timestamp() where workflow_id <> 'closed-3' and state >= 10"
+            "update harvest_executions set closed_at = clock_timestamp() "
+            "where workflow_id <> 'closed-3' and state >= 10"
         )
         await store.write.write(
             "insert into harvest_workers (worker, name, host, pid, queues, lease_until, slots, counters) values "

@@ -6,10 +6,12 @@ from litestar.types import ControllerRouterHandler
 from harvest.operations.views import API_ROOT
 from harvest_console.api import changes, executions, lists
 from harvest_console.api.health import health
+from harvest_console.api.openapi import openapi_route
 
+_handlers = [*executions.handlers, *lists.handlers, *changes.handlers]
 routers: list[ControllerRouterHandler] = [
     health,
-    Router(API_ROOT, route_handlers=[*executions.handlers, *lists.handlers, *changes.handlers]),
+    Router(API_ROOT, route_handlers=[*_handlers, openapi_route([health, *_handlers], API_ROOT)]),
 ]
 
 __all__ = ["routers"]

@@ -52,7 +52,7 @@ def _key(request: AnyRequest, given: str | None) -> str:
     """The caller's idempotency key, the header's before the other; else one of ours, to repeat a lost request with."""
     header = request.headers.get("idempotency-key")
     key = header if header is not None else given
-    return check_text(key, what="idempotency_key") if key is not None else f"auto-{clock.random_bytes(16).hex()}"
+    return check_text(key, what="idempotency_key") if key is not None else clock.random_bytes(12).hex()
 
 
 async def _repeatable(change: Awaitable[T], key: str) -> T:

@@ -10,6 +10,7 @@ from harvest.errors import CursorError, ShardUnavailableError, WorkflowNotRegist
 from harvest.operations import auditing, definitions, listing
 from harvest.operations.listing import ListFilter
 from harvest.shards import Shards
+from harvest.store.audit import AuditFilter
 from harvest_console.api.answers import answer, read_query, status_fields, unavailable
 from harvest_console.api.doc import Doc
 from harvest_console.api.shapes import (
@@ -147,8 +148,7 @@ async def get_schema(request: AnyRequest, shards: Shards, workflow_name: str) ->
 async def list_audit(request: AnyRequest, shards: Shards) -> Response[bytes]:
     """One page; shards that do not answer are named in it."""
     query = read_query(request, AuditQuery)
-    page = await auditing.list_audit(
-        shards,
+    wanted = AuditFilter(
         actor=query.actor or None,
         operation=query.operation or None,
         target_id=query.target_id or None,
@@ -156,9 +156,8 @@ async def list_audit(request: AnyRequest, shards: Shards) -> Response[bytes]:
         source=query.source,
         since=query.since,
         until=query.until,
-        cursor=query.cursor or None,
-        limit=query.limit,
     )
+    page = await auditing.list_audit(shards, wanted, limit=query.limit, cursor=query.cursor or None)
     return answer(
         AuditAnswer(
             entries=page.rows.rows,

@@ -7,11 +7,13 @@ import re
 from typing import Any, Final
 
 from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
+from litestar.types import Scope
 from msgspec import Struct
 
 from harvest import clock
 from harvest.errors import UnauthenticatedError
-from harvest.operations.actor import Actor
+from harvest.operations.actor import Actor, Source
 from harvest.operations.signin import Session, Sessions
 from harvest_console.auth.cookies import read_cookie
 from harvest_console.settings import Settings
@@ -39,11 +41,16 @@ def settings_of(connection: Connection) -> Settings:
 
 def request_id(connection: Connection) -> str:
     """The request's id: the caller's own when it is a sane one, else minted; the same for the whole request."""
-    known = connection.scope["state"].get("request_id")
+    return request_id_of(connection.scope)
+
+
+def request_id_of(scope: Scope) -> str:
+    """The same for code that has the scope alone."""
+    known = scope["state"].get("request_id")
     if known is None:
-        given = connection.headers.get("x-request-id", "")
+        given = Headers.from_scope(scope).get("x-request-id", "")
         known = given if _REQUEST_ID.fullmatch(given) else f"req-{clock.random_bytes(8).hex()}"
-        connection.scope["state"]["request_id"] = known
+        scope["state"]["request_id"] = known
     return str(known)
 
 
@@ -54,7 +61,7 @@ def is_api(connection: Connection) -> bool:
 
 def actor_of(connection: Connection, name: str) -> Actor:
     """`name` with what the request says about itself. A claimed actor is kept apart (answers 11)."""
-    source = "ui"
+    source: Source = "ui"
     if is_api(connection):
         source = "cli" if connection.headers.get("x-harvest-source") == "cli" else "api"
     claimed = "".join(c for c in connection.headers.get("x-harvest-actor", "") if c.isprintable())

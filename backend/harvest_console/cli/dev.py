@@ -15,7 +15,7 @@ import click
 
 from harvest.errors import ConfigurationError
 from harvest_console import settings as configuration
-from harvest_console.cli import loop
+from harvest_console.cli import loop, schema
 from harvest_console.cli.data_folder import AlreadyRunningError, DataFolder
 from harvest_console.cli.listener import listen
 from harvest_console.cli.options import address_options, data_dir_option, set_up_logging
@@ -23,6 +23,7 @@ from harvest_console.cli.supervisor import WorkerProcess
 from harvest_console.settings import Settings, browser_url
 
 _ALREADY_RUNNING = 3
+_INTERRUPTED = 130
 _MOST = 64
 
 
@@ -63,6 +64,7 @@ def dev(app: str, host: str, port: int, shards: int | None, workers: int, data_d
         loop.run(_run(settings, app, workers, listener))
     except KeyboardInterrupt:
         click.echo("stopped before it was ready", err=True)
+        sys.exit(_INTERRUPTED)
     finally:
         folder.let_go()
 
@@ -85,7 +87,7 @@ async def _run(settings: Settings, app: str, count: int, listener: socket.socket
             worker.signal(signal.SIGKILL)
 
     stop = loop.stop_on_signals(hurry)
-    await _migrate(settings.urls)
+    await schema.bring_up(settings.urls)
     configuration.write_databases(settings.data_dir, settings.urls)
     watch = asyncio.create_task(_stop_when(misconfigured, stop))
     try:
@@ -103,14 +105,6 @@ async def _run(settings: Settings, app: str, count: int, listener: socket.socket
 async def _stop_when(event: asyncio.Event, stop: asyncio.Event) -> None:
     await event.wait()
     stop.set()
-
-
-async def _migrate(urls: dict[int, str]) -> None:
-    from harvest.store.migrate import SCHEMA_LEVEL, schema_level, upgrade
-
-    for shard_id, url in urls.items():
-        if await schema_level(url) != SCHEMA_LEVEL:
-            await upgrade(url, shard_id=shard_id)
 
 
 async def _serve_console(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:

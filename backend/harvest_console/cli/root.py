@@ -46,11 +46,13 @@ def root() -> None:
 
 def main() -> NoReturn:
     """Run the command line. A typed error is printed as one line with its code; the exit status is then 2."""
-    from harvest.errors import HarvestError
-
     try:
         root(prog_name="harvest")
-    except HarvestError as error:
+    except Exception as error:
+        from harvest.errors import HarvestError  # the engine is slow to import, and `--help` needs nothing of it
+
+        if not isinstance(error, HarvestError):
+            raise
         click.echo(f"harvest: {error.message} [{error.code}]", err=True)
         sys.exit(2)
     sys.exit(0)

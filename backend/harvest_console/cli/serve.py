@@ -51,7 +51,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         click.echo(f"ready {settings.base_url}")
 
     stop = loop.stop_on_signals()
-    checks = await asyncio.gather(*(migrate.check(url) for url in settings.urls.values()), return_exceptions=True)
+    checks = await asyncio.gather(*map(migrate.check, settings.urls.values()), return_exceptions=True)
     for problem in checks:
         if isinstance(problem, SchemaLevelError):  # a shard that is down is shown by the console instead
             raise problem

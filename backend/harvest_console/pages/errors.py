@@ -38,7 +38,7 @@ def error_page(request: AnyRequest, error: Exception, request_id: str) -> Page:
     """The page for an error; a region gets one line, which the tab that asked for it does not show."""
     status = _status(error)
     if request.url.path.startswith(base_path(request) + FRAGMENTS):
-        return Response(_detail(error, request_id), status_code=status, media_type="text/plain; charset=utf-8")
+        return Response(_detail(error, request_id), status_code=status, media_type="text/plain")
     return render(
         request,
         "error.html",

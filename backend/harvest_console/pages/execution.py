@@ -19,6 +19,7 @@ from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
 from harvest_console.pages.windows import Asked, read_window
 from harvest_console.rendering import render, render_region
 from harvest_console.rendering.states import shown_state, state_text
+from harvest_console.rendering.times import span_text
 
 _DID = {
     "started": "Started.",
@@ -124,13 +125,14 @@ async def _last_event(shards: Shards, execution_id: UUID) -> EventView | None:
 
 
 def _ending(run: ExecutionDetail) -> str:
+    after = f" after {span_text((run.closed_at - run.started_at).total_seconds())}" if run.closed_at else ""
     endings = {
-        "COMPLETED": "It completed.",
-        "FAILED": "It failed.",
-        "CANCELLED": "It was cancelled, and cleaned up in its own time.",
-        "TERMINATED": "It was ended at once; its code did not get to clean up.",
-        "TIMED_OUT": "It ran into its own deadline.",
-        "CONTINUED_AS_NEW": "It went on as a new run.",
+        "COMPLETED": f"It completed{after}.",
+        "FAILED": f"It failed{after}.",
+        "CANCELLED": f"It was cancelled{after}, and could clean up.",
+        "TERMINATED": f"It was ended at once{after}; its code did not get to clean up.",
+        "TIMED_OUT": f"It ran into its own deadline{after}.",
+        "CONTINUED_AS_NEW": f"It went on as a new run{after}.",
     }
     return endings.get(run.state, f"It is {state_text(run.state)}.")
 

@@ -85,7 +85,7 @@ async def signal_preview(request: AnyRequest, shards: Shards, execution: str) ->
         request,
         "regions/preview.html",
         preview=head_of(payload.complete.encode()),
-        unfinished=bool(payload.problems),
+        unfinished=payload.incomplete,
         preview_url=_preview_url(request, run),
     )
 
@@ -127,7 +127,7 @@ def _form_page(
         payload=payload,
         refused=refused,
         preview=head_of(payload.complete.encode()),
-        unfinished=bool(payload.problems),
+        unfinished=payload.incomplete,
         preview_url=_preview_url(request, run),
     )
 

@@ -90,7 +90,7 @@ async def start(request: AnyRequest, shards: Shards, actor: Actor) -> Response[A
             shards,
             actor,
             workflow_name=definition.name,
-            workflow_id=form.workflow_id.strip() or None,
+            workflow_id=form.workflow_id.strip() or _made_id(definition, form),
             input=payload.complete.encode(),
             reuse_policy=form.reuse_policy,
             conflict_policy=form.conflict_policy,
@@ -117,7 +117,7 @@ async def start_preview(request: AnyRequest, shards: Shards) -> Page:
 
 def preview(payload: PayloadForm) -> dict[str, Any]:
     """What the panel beside a form shows."""
-    return {"preview": head_of(payload.complete.encode()), "unfinished": bool(payload.problems)}
+    return {"preview": head_of(payload.complete.encode()), "unfinished": payload.incomplete}
 
 
 def _preview_url(request: AnyRequest) -> str:
@@ -127,6 +127,11 @@ def _preview_url(request: AnyRequest) -> str:
 def _of_tab(payload: PayloadForm) -> tuple[Problem, ...]:
     """Stepping between tabs tells what is wrong with JSON text; half-filled fields are nobody's mistake yet."""
     return payload.problems if payload.tab == "raw" else ()
+
+
+def _made_id(definition: Definition, form: StartForm) -> str | None:
+    """An id that people can read; the same for the same form, however often it is sent."""
+    return f"{definition.name}-{form.key[-8:]}" if form.key else None
 
 
 def _title(definition: Definition) -> str:

@@ -39,7 +39,6 @@ class Window(Struct, frozen=True, kw_only=True):
     live: bool
     page: str
     page_root: str
-    fragment_root: str
     fragment: str
     newest_first_url: str
     oldest_first_url: str
@@ -88,7 +87,6 @@ def _window(history: HistoryPage, asked: Asked, newest_first: bool, base: str) -
         live=high >= last and not ended,
         page=base + page,
         page_root=f"{base}{page}/events",
-        fragment_root=f"{base}{FRAGMENTS}{page}/events",
         fragment=build_url(
             base, f"{FRAGMENTS}{page}/history", dir=order, at=asked.at, after=asked.after, before=asked.before
         ),

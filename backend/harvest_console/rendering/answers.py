@@ -11,7 +11,7 @@ from litestar import Request, Response
 from harvest_console.rendering.environment import ENVIRONMENT
 from harvest_console.rendering.page import PageTools
 
-HTML: Final = "text/html; charset=utf-8"
+HTML: Final = "text/html"
 AnyRequest = Request[Any, Any, Any]
 # What ticks by itself in the browser, and the moment of the answer, are no change of a region.
 _TICKING = re.compile(r'(<span[^>]* data-(?:since|until)="\d+"[^>]*>)[^<]*')

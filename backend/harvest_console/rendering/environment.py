@@ -14,6 +14,12 @@ def clip(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def sentence(text: str) -> str:
+    """An error's message as a sentence of a page."""
+    ended = text if text.endswith((".", "!", "?")) else f"{text}."
+    return ended[:1].upper() + ended[1:]
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_folder("templates")),
@@ -27,6 +33,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["state_text"] = state_text
     environment.filters["size"] = size_text
     environment.filters["clip"] = clip
+    environment.filters["sentence"] = sentence
     environment.filters["thousands"] = lambda number: f"{number:,}"
     return environment
 

@@ -20,6 +20,7 @@ from harvest_console.rendering.urls import build_url
 FRAGMENTS: Final = "/_f"
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 _TIME = Markup('<time datetime="{iso}" title="{title}">{text}</time>')
+_EXACT_TIME = Markup('<time datetime="{iso}">{text}</time>')
 _SINCE = Markup('<span data-since="{millis}">{text}</span>')
 _UNTIL = Markup('<span data-until="{millis}">{text}</span>')
 
@@ -37,6 +38,7 @@ class PageTools:
     def context(self) -> dict[str, Any]:
         """Everything a template may use beside what its page gives it."""
         return {
+            "base": self._base,
             "url": self.url,
             "fragment": self.fragment,
             "asset": lambda name: self._base + ASSETS.path(name),
@@ -76,6 +78,8 @@ class PageTools:
     def when(self, at: datetime, *, millis: bool = False, zone: bool = False) -> Markup:
         """An instant in the reader's zone; `zone` adds the name where no heading tells it."""
         text = instant_text(at, self.zone, self.now, millis=millis)
+        if millis:
+            return _EXACT_TIME.format(iso=iso_text(at), text=text)
         local = at.astimezone(self.zone).isoformat(sep=" ", timespec="milliseconds")
         return _TIME.format(iso=iso_text(at), title=local, text=f"{text} {self.zone_short(at)}" if zone else text)
 

@@ -45,24 +45,10 @@ class AuditView(Struct, frozen=True, kw_only=True):
 
 
 async def list_audit(
-    shards: Shards,
-    *,
-    actor: str | None = None,
-    operation: str | None = None,
-    target_id: str | None = None,
-    status: str | None = None,
-    source: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    cursor: str | None = None,
-    limit: int = 50,
+    shards: Shards, wanted: AuditFilter | None = None, *, limit: int = 50, cursor: str | None = None
 ) -> Page[AuditView]:
-    """The newest acts first, merged over the shards by (occurred_at, id). Filters of None are any; `until` is
-    exclusive. Raises CursorError.
-    """
-    wanted = AuditFilter(
-        actor=actor, operation=operation, target_id=target_id, status=status, source=source, since=since, until=until
-    )
+    """The newest acts first, merged over the shards by (occurred_at, id). Raises CursorError."""
+    wanted = wanted or AuditFilter()
     if not 1 <= limit <= MOST_ENTRIES:
         raise InvalidRequestError(f"limit is {limit}; it must be 1 to {MOST_ENTRIES}", field="limit")
 

@@ -106,7 +106,9 @@ async def start(
     try:
         return await _start(store, actor, new, reuse_policy, conflict_policy, idempotency_key)
     except ExecutionExistsError as error:
-        await record(shards, actor, "workflow.start", "workflow", f"{workflow_name}/{chosen}"[:500], "failed", error.message)
+        await record(
+            shards, actor, "workflow.start", "workflow", f"{workflow_name}/{chosen}"[:500], "failed", error.message
+        )
         raise
 
 
@@ -291,7 +293,9 @@ async def start_many(
     declared = definition.input_schema.get("x-options", {})
     by_shard: dict[int, list[NewExecution]] = {}
     for workflow_id in workflow_ids:
-        shard_id = shards.router.place(workflow_name, check_text(workflow_id, what="workflow_id", most=WORKFLOW_ID_BYTES))
+        shard_id = shards.router.place(
+            workflow_name, check_text(workflow_id, what="workflow_id", most=WORKFLOW_ID_BYTES)
+        )
         by_shard.setdefault(shard_id, []).append(
             new_execution(
                 shard_id,
@@ -318,7 +322,9 @@ def check_input(data: bytes, schema: Mapping[str, Any], *, what: str) -> None:
     validator: Validator = Draft202012Validator(dict(schema))
     problems = [
         {"pointer": "".join(f"/{part}" for part in error.absolute_path), "message": error.message[:500]}
-        for error in sorted(validator.iter_errors(msgspec.json.decode(data)), key=lambda e: list(map(str, e.absolute_path)))
+        for error in sorted(
+            validator.iter_errors(msgspec.json.decode(data)), key=lambda e: list(map(str, e.absolute_path))
+        )
     ]
     if problems:
         first = problems[0]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from msgspec import Struct
-from sqlalchemy import select
+from sqlalchemy import Select, select
 
 from harvest.store.pool import Record
 from harvest.store.schema import AUDIT_LOG, beyond, run
@@ -57,10 +57,10 @@ class AuditFilter(Struct, frozen=True, kw_only=True):
     until: datetime | None = None
 
 
-async def page(
-    store: Store, wanted: AuditFilter, anchor: tuple[datetime, UUID] | None, *, descending: bool, limit: int
-) -> list[Record]:
-    """Up to `limit` rows beyond `anchor` in the order of (occurred_at, id)."""
+def page_statement(
+    wanted: AuditFilter, anchor: tuple[datetime, UUID] | None, *, descending: bool, limit: int
+) -> Select[Any]:
+    """The first `limit` rows beyond `anchor` by (occurred_at, id)."""
     columns = AUDIT_LOG.c
     statement = select(AUDIT_LOG).limit(limit)
     for name in ("actor", "operation", "target_id", "status", "source"):
@@ -74,4 +74,11 @@ async def page(
     if anchor is not None:
         statement = statement.where(beyond(columns.occurred_at, columns.id, anchor, descending=descending))
     order = (columns.occurred_at, columns.id)
-    return await run(store, statement.order_by(*(column.desc() if descending else column.asc() for column in order)))
+    return statement.order_by(*(column.desc() if descending else column.asc() for column in order))
+
+
+async def page(
+    store: Store, wanted: AuditFilter, anchor: tuple[datetime, UUID] | None, *, descending: bool, limit: int
+) -> list[Record]:
+    """Run `page_statement` on a shard."""
+    return await run(store, page_statement(wanted, anchor, descending=descending, limit=limit))

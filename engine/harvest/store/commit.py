@@ -10,8 +10,8 @@ Lock order: workflow task (shared), execution, activity tasks; all but the rows 
 from __future__ import annotations
 
 from datetime import datetime
-from enum import IntEnum, IntFlag
-from typing import Any
+from enum import IntEnum
+from typing import Any, Final
 from uuid import UUID
 
 from harvest import clock
@@ -31,31 +31,22 @@ class Answer(IntEnum):
     FENCED = 3
 
 
-class Needs(IntFlag):
-    """Which parts of the statement a batch needs; each combination is prepared once a connection."""
-
-    NOTHING = 0
-    MERGES = 1
-    SCHEDULES = 2
-    TIMERS = 4
-    CANCELS = 8
-    CLOSES = 16
+Row = tuple[Any, ...]
 
 
 class Batch:
-    """The columns of one commit, filled by the committer decision by decision."""
+    """The rows of one commit, filled decision by decision."""
 
     def __init__(self) -> None:
-        self.needs = Needs.NOTHING
         self.bytes = 0
         self.rows = 0
-        self.decisions: tuple[list[Any], ...] = tuple([] for _ in range(8))
-        self.events: tuple[list[Any], ...] = tuple([] for _ in range(6))
-        self.merges: tuple[list[Any], ...] = tuple([] for _ in range(3))
-        self.activities: tuple[list[Any], ...] = tuple([] for _ in range(11))
-        self.timers: tuple[list[Any], ...] = tuple([] for _ in range(3))
-        self.cancels: tuple[list[Any], ...] = tuple([] for _ in range(2))
-        self.closes: tuple[list[Any], ...] = tuple([] for _ in range(3))
+        self.decisions: list[Row] = []
+        self.events: list[Row] = []
+        self.merges: list[Row] = []
+        self.activities: list[Row] = []
+        self.timers: list[Row] = []
+        self.cancels: list[Row] = []
+        self.closes: list[Row] = []
 
     def decision(
         self,
@@ -70,22 +61,19 @@ class Batch:
         waiting: str | None,
     ) -> None:
         """One execution: its fence, the history it saw, and where it goes."""
-        _append(
-            self.decisions, execution_id, attempt, expected, next_event_id, state, task_state, merged, waiting
-        )
+        self.decisions.append((execution_id, attempt, expected, next_event_id, state, task_state, merged, waiting))
 
     def event(
         self, execution_id: UUID, event_id: int, kind: int, seq: int, at: datetime | None, payload: bytes
     ) -> None:
         """One event; `at` is given where the loop has already consumed it (design 3)."""
-        _append(self.events, execution_id, event_id, kind, seq, at, payload)
+        self.events.append((execution_id, event_id, kind, seq, at, payload))
         self.bytes += len(payload)
         self.rows += 1
 
     def merge(self, execution_id: UUID, seq: int, attempt: int) -> None:
         """An activity whose result this decision brings along."""
-        self.needs |= Needs.MERGES
-        _append(self.merges, execution_id, seq, attempt)
+        self.merges.append((execution_id, seq, attempt))
 
     def activity(
         self,
@@ -103,44 +91,36 @@ class Batch:
         timeout_after: float | None,
     ) -> None:
         """A new activity task, already claimed when `eager`. Times in seconds from the commit."""
-        self.needs |= Needs.SCHEDULES
-        _append(
-            self.activities,
-            execution_id,
-            seq,
-            1 if eager else 0,
-            scheduled_event_id,
-            queue,
-            name,
-            priority,
-            start_to_close,
-            heartbeat,
-            schedule_to_close,
-            timeout_after,
+        self.activities.append(
+            (
+                execution_id,
+                seq,
+                1 if eager else 0,
+                scheduled_event_id,
+                queue,
+                name,
+                priority,
+                start_to_close,
+                heartbeat,
+                schedule_to_close,
+                timeout_after,
+            )
         )
         self.rows += 1
 
     def timer(self, execution_id: UUID, seq: int, fires_at: datetime) -> None:
         """A new durable timer."""
-        self.needs |= Needs.TIMERS
-        _append(self.timers, execution_id, seq, fires_at)
+        self.timers.append((execution_id, seq, fires_at))
         self.rows += 1
 
     def cancel(self, execution_id: UUID, seq: int) -> None:
         """A timer or activity that the workflow no longer waits for."""
-        self.needs |= Needs.CANCELS
-        _append(self.cancels, execution_id, seq)
+        self.cancels.append((execution_id, seq))
 
     def close(self, execution_id: UUID, result: bytes | None, failure: bytes | None) -> None:
         """The run ends; what people read of it."""
-        self.needs |= Needs.CLOSES
-        _append(self.closes, execution_id, result, failure)
+        self.closes.append((execution_id, result, failure))
         self.bytes += len(result or b"") + len(failure or b"")
-
-
-def _append(columns: tuple[list[Any], ...], *values: Any) -> None:
-    for column, value in zip(columns, values, strict=True):
-        column.append(value)
 
 
 _DECIDED = """
@@ -186,8 +166,7 @@ passed as materialized (
 )"""
 _UNMERGED = """,
 passed as materialized (
-    select d.* from d join ready r on r.execution_id = d.execution_id where $16::uuid[] is not null
-      and $17::int[] is not null and $18::int[] is not null
+    select d.* from d join ready r on r.execution_id = d.execution_id
 )"""
 _WRITTEN = """,
 written as (
@@ -278,6 +257,8 @@ all_timers_gone as (
     delete from harvest_timers
      where execution_id = any(array(select execution_id from written where state >= 10))
 )"""
+_OPTIONAL: Final = ((_SCHEDULED, 11), (_TIMERS, 3), (_CANCELLED, 2), (_CLOSED, 3))
+_NO_EVENTS: Final[tuple[tuple[()], ...]] = ((), (), (), (), (), ())
 _ANSWER = """
 select execution_id, clock_timestamp() as now from written"""
 _WHY = """
@@ -286,24 +267,21 @@ select t.execution_id, t.worker = $2 and t.attempt = d.attempt and t.state in (1
   from unnest($1::uuid[], $3::int[]) as d(execution_id, attempt)
   left join harvest_workflow_tasks t on t.execution_id = d.execution_id and t.execution_id = any($1)
   left join harvest_executions e on e.execution_id = d.execution_id and e.execution_id = any($1)"""
-_statements: dict[Needs, str] = {}
+_statements: dict[tuple[bool, ...], str] = {}
 
 
-def statement(needs: Needs) -> str:
-    """The SQL of a batch that needs these parts; the parameters of a part follow those of the parts before it."""
+def statement(needs: tuple[bool, ...]) -> str:
+    """The SQL of a batch that merges, schedules, sets timers, cancels, closes; only what is needed is in it.
+
+    Each combination is prepared once a connection. The parameters of a part follow those of the parts before it.
+    """
     if needs in _statements:
         return _statements[needs]
-    parts = [_DECIDED, _MERGED if Needs.MERGES in needs else _UNMERGED, _WRITTEN]
-    if Needs.MERGES in needs:
-        parts.append(_MERGED_GONE)
-    number = 19
-    for need, part, width in (
-        (Needs.SCHEDULES, _SCHEDULED, 11),
-        (Needs.TIMERS, _TIMERS, 3),
-        (Needs.CANCELS, _CANCELLED, 2),
-        (Needs.CLOSES, _CLOSED, 3),
-    ):
-        if need in needs:
+    merges, *others = needs
+    parts = [_DECIDED, *((_MERGED, _WRITTEN, _MERGED_GONE) if merges else (_UNMERGED, _WRITTEN))]
+    number = 19 if merges else 16
+    for needed, (part, width) in zip(others, _OPTIONAL, strict=True):
+        if needed:
             parts.append(part.format(*(f"${number + i}" for i in range(width))))
             number += width
     parts.append(_ANSWER)
@@ -314,30 +292,26 @@ def statement(needs: Needs) -> str:
 async def commit(store: Store, connection: Connection, worker: UUID, batch: Batch) -> dict[UUID, Answer]:
     """Commit a batch on `connection` and say what became of each decision."""
     sent = clock.monotonic()
-    values = [*batch.decisions, worker, *batch.events, *batch.merges]
-    for need, columns in (
-        (Needs.SCHEDULES, batch.activities),
-        (Needs.TIMERS, batch.timers),
-        (Needs.CANCELS, batch.cancels),
-        (Needs.CLOSES, batch.closes),
-    ):
-        if need in batch.needs:
-            values.extend(columns)
-    rows = await connection.fetch(statement(batch.needs), *values)
+    optional = (batch.merges, batch.activities, batch.timers, batch.cancels, batch.closes)
+    values = [*zip(*batch.decisions, strict=True), worker, *(zip(*batch.events, strict=True) if batch.events else _NO_EVENTS)]
+    for rows in optional:
+        if rows:
+            values.extend(zip(*rows, strict=True))
+    rows = await connection.fetch(statement(tuple(bool(rows) for rows in optional)), *values)
     if rows:
         store.clock.observe(rows[0]["now"], sent, clock.monotonic())
     answers = {row["execution_id"]: Answer.PASSED for row in rows}
-    if len(answers) < len(batch.decisions[0]):
+    if len(answers) < len(batch.decisions):
         await _explain(connection, worker, batch, answers)
     return answers
 
 
 async def _explain(connection: Connection, worker: UUID, batch: Batch, answers: dict[UUID, Answer]) -> None:
     """Tell moved, busy and fenced apart for what did not pass. A guess is safe: each is tried again or dropped."""
-    expected = dict(zip(batch.decisions[0], batch.decisions[2], strict=True))
-    left = [i for i, execution_id in enumerate(batch.decisions[0]) if execution_id not in answers]
-    ids = [batch.decisions[0][i] for i in left]
-    attempts = [batch.decisions[1][i] for i in left]
+    left = [decision for decision in batch.decisions if decision[0] not in answers]
+    ids = [decision[0] for decision in left]
+    attempts = [decision[1] for decision in left]
+    expected = {decision[0]: decision[2] for decision in left}
     for execution_id in ids:
         answers[execution_id] = Answer.FENCED
     for row in await connection.fetch(_WHY, ids, worker, attempts):

@@ -18,7 +18,7 @@ _OLDEST: Final = " union all ".join(
     if state.is_open
 )
 # Blocked runs are counted among the open ones that were looked at anyway.
-_FIGURES: Final = f"""
+FIGURES: Final = f"""
     select open.count as open, open.blocked, failed.count as failed,
            oldest.execution_id as oldest_id, oldest.workflow_name as oldest_name, oldest.started_at as oldest_at
     from (select count(*), count(blocked) as blocked
@@ -47,4 +47,4 @@ class OverviewRows(Struct, frozen=True):
 async def overview(store: Store) -> OverviewRows:
     """Read the figures and the workers on one connection."""
     async with store.read.connection() as connection:
-        return OverviewRows(await connection.fetchrow(_FIGURES), await connection.fetch(_WORKERS))
+        return OverviewRows(await connection.fetchrow(FIGURES), await connection.fetch(_WORKERS))

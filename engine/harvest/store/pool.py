@@ -31,7 +31,7 @@ class Role(Struct, frozen=True):
     settings: dict[str, str] = {}
 
 
-COMMIT = Role("commit", 1, settings={"enable_nestloop": "off", "plan_cache_mode": "force_generic_plan"})
+COMMIT = Role("commit", 2, settings={"enable_nestloop": "off", "plan_cache_mode": "force_generic_plan"})
 CLAIM = Role("claim", 2, settings={"plan_cache_mode": "force_generic_plan"})
 SCAN = Role("scan", 2, settings={"plan_cache_mode": "force_generic_plan"})
 WRITE = Role("write", 8, limit=5.0, connect_limit=1.5, settings={"statement_timeout": "5000"})

@@ -83,7 +83,8 @@ written as (
 select 1"""
 
 _ASKED = """
-select b.execution_id, b.seq from unnest($1::uuid[], $2::int[], $3::int[]) as b(execution_id, seq, attempt)
+select b.execution_id, b.seq, b.attempt, a.execution_id is null as gone
+  from unnest($1::uuid[], $2::int[], $3::int[]) as b(execution_id, seq, attempt)
   left join harvest_activity_tasks a
     on a.execution_id = b.execution_id and a.seq = b.seq and a.attempt = b.attempt and a.worker = $4
  where a.cancel_requested is not false"""
@@ -122,12 +123,18 @@ class Overdue(Struct, frozen=True):
     scheduled: bytes
     last_failure: bytes | None
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether only its heartbeat was due, and one has come since."""
+        return self.running and not (self.closed_over or self.started_over or self.beat_over) and self.beat_at is not None
+
 
 async def block(
     store: Store, execution_id: UUID, worker: UUID, attempt: int, *, code: str, message: str, count: int, delay: float
 ) -> bool:
     """Put a run aside with its reason, to be tried again after `delay` seconds. False when the fence is lost."""
-    rows = await store.scan.write(_BLOCK, execution_id, worker, attempt, code, message, count, delay)
+    text = message.encode("utf-8", "replace").decode().replace("\x00", "\\0")
+    rows = await store.scan.write(_BLOCK, execution_id, worker, attempt, code, text, count, delay)
     return bool(rows)
 
 
@@ -172,10 +179,10 @@ async def beat(
 
 async def asked_to_stop(
     store: Store, worker: UUID, running: Sequence[tuple[UUID, int, int]]
-) -> set[tuple[UUID, int]]:
-    """Which running attempts (execution, seq, attempt) nobody waits for any more."""
+) -> list[tuple[UUID, int, int, bool]]:
+    """Which running attempts (execution, seq, attempt) nobody waits for any more, and whether their task is gone."""
     rows = await store.scan.fetch(_ASKED, *(list(column) for column in zip(*running, strict=True)), worker)
-    return {(row["execution_id"], row["seq"]) for row in rows}
+    return [(row["execution_id"], row["seq"], row["attempt"], row["gone"]) for row in rows]
 
 
 async def sweep(store: Store) -> None:

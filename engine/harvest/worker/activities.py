@@ -34,6 +34,9 @@ from harvest.replay.failures import failure_of
 from harvest.worker.options import Counters, WorkerOptions
 
 _log = logging.getLogger("harvest.activity")
+# A longer start_to_close is watched by the scanner alone: half a second is precise enough for it, and a timer for each
+# activity is not free.
+SHORT_LIMIT = 5.0
 
 
 class Attempt(msgspec.Struct):
@@ -56,6 +59,7 @@ class Attempt(msgspec.Struct):
     task: asyncio.Task[None] | None = None
     cancelled: bool = False
     abandoned: bool = False
+    overruled: asyncio.Event | None = None
     began: float = 0.0
     thread: Future[object] | None = None
 
@@ -66,7 +70,11 @@ class Attempt(msgspec.Struct):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How an attempt ended: an event for history, or, where `delay` is set, another attempt after it."""
+    """How an attempt ended: an event for history, or, where `delay` is set, another attempt after it.
+
+    An overruled attempt ends with a delay too: whoever overruled it has written what follows, so that putting it back
+    finds nothing to do.
+    """
 
     kind: int
     payload: bytes
@@ -78,7 +86,10 @@ def retry_delay(policy: RetryPolicy, failure: Failure, tries: int, key: str) -> 
     """Seconds until the next try after `tries` failed ones, or None when this was the last (reference 2.15)."""
     if failure.non_retryable or failure.type in policy.non_retryable or tries >= policy.max_attempts:
         return None
-    delay = min(policy.initial_interval * policy.coefficient ** (tries - 1), policy.max_interval)
+    try:
+        delay = min(policy.initial_interval * policy.coefficient ** (tries - 1), policy.max_interval)
+    except OverflowError:
+        delay = policy.max_interval
     if policy.jitter == "none":
         return delay
     chance = random.Random(f"{key}/{tries}").random()
@@ -163,6 +174,25 @@ class ActivityRunner:
                 if attempt.task is not None:
                     attempt.task.cancel()
 
+    def overrule(self, execution_id: UUID, seq: int, attempt: int) -> Attempt | None:
+        """What this attempt still says counts for nothing: its timeout has come, or its task is gone.
+
+        Returns the attempt if it runs here. Its slot and its run are let go once `dismiss` was called with it.
+        """
+        found = self.running.get((execution_id, seq))
+        if found is None or found.attempt != attempt or found.overruled is not None:
+            return None
+        found.overruled = asyncio.Event()
+        return found
+
+    def dismiss(self, attempt: Attempt) -> None:
+        """What follows an overruled attempt is written: stop it."""
+        assert attempt.overruled is not None
+        attempt.overruled.set()
+        attempt.cancelled = True
+        if attempt.task is not None and self.running.get(attempt.key) is attempt:
+            attempt.task.cancel()
+
     async def stop(self, seconds: float) -> None:
         """Take nothing more, let what runs finish for `seconds`, then cancel it."""
         self._accepting = False
@@ -185,6 +215,10 @@ class ActivityRunner:
             self._leave_after(attempt, definition)
             if self.running.get(attempt.key) is attempt:
                 del self.running[attempt.key]
+        if attempt.overruled is not None:
+            await attempt.overruled.wait()
+            self.on_end(attempt, Ended(ended.kind, b"", 0.0))
+            return
         if attempt.abandoned and ended.kind != EventKind.ACTIVITY_COMPLETED:
             # Cut short by the end of this worker, not by the activity: whoever takes it over runs it again.
             return
@@ -192,12 +226,16 @@ class ActivityRunner:
         self.on_end(attempt, ended)
 
     async def _outcome(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> Ended:
+        limit: asyncio.Timeout | None = None
         try:
             arguments = definition.signature.decode(attempt.input)
             if definition.wants_context:
                 arguments.insert(0, self._context(attempt))
-            async with asyncio.timeout(attempt.start_to_close) as limit:
+            if attempt.start_to_close is None or attempt.start_to_close > SHORT_LIMIT:
                 value = await self._call(attempt, definition, arguments)
+            else:
+                async with asyncio.timeout(attempt.start_to_close) as limit:
+                    value = await self._call(attempt, definition, arguments)
             output = payload.encode(value, what=f"the result of {definition.signature.what}")
             return Ended(
                 EventKind.ACTIVITY_COMPLETED,
@@ -206,7 +244,7 @@ class ActivityRunner:
         except PayloadError as error:
             return self._failed(attempt, msgspec.structs.replace(failure_of(error), non_retryable=True))
         except TimeoutError as error:
-            if attempt.start_to_close is not None and limit.expired():
+            if limit is not None and limit.expired():
                 return self._timed_out(attempt)
             return self._failed(attempt, failure_of(error))
         except asyncio.CancelledError as error:
@@ -225,7 +263,7 @@ class ActivityRunner:
         if definition.is_async:
             return await definition.function(*arguments)
         context = contextvars.copy_context()
-        attempt.thread = self._threads.submit(context.run, definition.function, *arguments)
+        attempt.thread = self._threads.submit(context.run, _called, definition.function, *arguments)
         return await asyncio.wrap_future(attempt.thread)
 
     def _context(self, attempt: Attempt) -> ActivityContext:
@@ -267,7 +305,8 @@ class ActivityRunner:
     def _delay(self, attempt: Attempt, failure: Failure) -> float | None:
         if attempt.cancelled:
             return None
-        return retry_delay(attempt.retry, failure, max(1, attempt.attempt - attempt.strikes), f"{attempt.execution_id}/{attempt.seq}")
+        tries = max(1, attempt.attempt - attempt.strikes)
+        return retry_delay(attempt.retry, failure, tries, f"{attempt.execution_id}/{attempt.seq}")
 
     def _count(self, ended: Ended) -> None:
         if ended.delay is not None:
@@ -276,6 +315,14 @@ class ActivityRunner:
             self._counters.activities_completed += 1
         else:
             self._counters.activities_failed += 1
+
+
+def _called(function: Callable[..., object], *arguments: object) -> object:
+    """Call a plain function as a coroutine would be: a StopIteration cannot travel through a future."""
+    try:
+        return function(*arguments)
+    except StopIteration as error:
+        raise RuntimeError("the activity raised StopIteration") from error
 
 
 def scheduled_data(data: bytes) -> ActivityScheduled:

@@ -20,6 +20,7 @@ from harvest.errors import CommitRefusedError, HarvestError, ShardUnavailableErr
 from harvest.history.events import Event
 from harvest.store import claims, upkeep
 from harvest.store.commit import Answer, Batch, commit
+from harvest.store.pool import COMMIT
 from harvest.store.store import Store
 from harvest.worker.deciding import Decider, Decision, block_code, blocked_delay
 from harvest.worker.options import Counters, WorkerOptions
@@ -76,6 +77,7 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
+        self._ticking = 0
 
     @property
     def backlog(self) -> int:
@@ -106,14 +108,22 @@ class Committer:
             self.ready(work)
 
     async def run(self) -> None:
-        """Decide and commit until stopped."""
+        """Decide and commit until stopped: one batch is decided while another is at the database."""
+        await asyncio.gather(*(self._loop() for _ in range(COMMIT.size)))
+
+    async def _loop(self) -> None:
         while not self._stopping:
             if not self._queue:
-                self._idle.set()
+                if not self._ticking:
+                    self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            await self.tick()
+            self._ticking += 1
+            try:
+                await self.tick()
+            finally:
+                self._ticking -= 1
 
     def stop(self) -> None:
         """Take no further batch."""
@@ -141,6 +151,8 @@ class Committer:
 
     async def _decide(self, batch: Batch, work: Work, now: datetime) -> Decision | None:
         work.busy = True
+        if work.run is None and not work.delta and not await self._load_whole(work):
+            return None
         error = self._decider.step(work, now)
         if error is not None:
             await self._block(work, error)
@@ -149,6 +161,24 @@ class Committer:
             await self._commit_locked(work)
             return None
         return self._decider.fill(batch, work, now)
+
+    async def _load_whole(self, work: Work) -> bool:
+        """A held run whose parked code was let go is replayed from its whole history."""
+        try:
+            events = (await claims.load_events(self._store, {work.execution_id: 1}))[work.execution_id]
+        except ShardUnavailableError:
+            await self._drop(work)
+            return False
+        self._count_loaded(events)
+        work.delta = events
+        return True
+
+    def let_go_idle(self) -> None:
+        """Let go of the parked code of held runs that nothing has come for."""
+        for work in self.held.values():
+            if work.run is not None and not work.busy and not work.queued:
+                work.decided_through_hint = work.run.decided_through
+                self.residents.let_go(work)
 
     async def _commit(self, batch: Batch, decisions: list[Decision]) -> None:
         try:

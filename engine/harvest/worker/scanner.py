@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -17,13 +17,15 @@ from harvest.history.events import ActivityFailed, ActivityTimedOut, EventKind, 
 from harvest.history.limits import STRIKES
 from harvest.store import appends, fleet, results, upkeep
 from harvest.store.store import Store
-from harvest.worker.activities import ActivityRunner, retry_delay, scheduled_data
+from harvest.worker.activities import ActivityRunner, Attempt, retry_delay, scheduled_data
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.watch import Lease
 
 _log = logging.getLogger("harvest.worker")
 SWEEP_SECONDS = 30.0
 FULL_PASS = 500
+IDLE_SECONDS = 1.0
+LOCKED_SECONDS = 0.01
 
 
 class TimerLoop:
@@ -42,16 +44,22 @@ class TimerLoop:
 
     async def tick(self) -> float:
         """Fire what is due; returns the seconds until the next look."""
+        # What is set while the database is asked must not be lost: it may be sooner than what it answers.
+        self._next = None
         fired = await appends.fire_timers(self._store)
         for _, partition, holder in fired:
             self._store.waker.wake(holder)
             self._store.hints.touch(partition)
         if len(fired) >= FULL_PASS:
             return 0.0
-        self._next = await appends.next_timer(self._store)
+        earliest = await appends.next_timer(self._store)
+        if earliest is not None and (self._next is None or earliest < self._next):
+            self._next = earliest
         if self._next is None:
-            return 1.0
-        return min(1.0, max(0.0, (self._next - self._store.clock.now()).total_seconds() + 0.001))
+            return IDLE_SECONDS
+        # A due timer that was not fired belongs to a run that is locked at this moment.
+        least = 0.001 if fired else LOCKED_SECONDS
+        return min(IDLE_SECONDS, max(least, (self._next - self._store.clock.now()).total_seconds() + 0.001))
 
     async def run(self) -> None:
         """Fire timers until cancelled."""
@@ -62,6 +70,9 @@ class TimerLoop:
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: timers could not be fired: %s", self._store.shard_id, error)
                 pause = 1.0
+            except Exception:
+                _log.exception("shard %s: timers could not be fired", self._store.shard_id)
+                pause = IDLE_SECONDS
             await clock.wait_event(self._wake, pause)
 
 
@@ -101,6 +112,9 @@ class Scanner:
                 await one_pass()
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: a scan failed: %s", self._store.shard_id, error)
+            except Exception:
+                # One bad row must not end the passes over all others.
+                _log.exception("shard %s: a scan failed", self._store.shard_id)
 
     async def deadlines(self) -> None:
         """End runs past their deadline."""
@@ -136,13 +150,13 @@ class Scanner:
 
     async def heartbeats(self) -> None:
         """Write this process's heartbeats, and learn which running attempts nobody waits for any more."""
-        mine = {k: v for k, v in self._runner.beats.items() if v[0] == self._store.shard_id}
-        for key in mine:
-            self._runner.beats.pop(key, None)
+        # A copy: activities in threads add to it meanwhile.
+        mine = [(key, beat) for key, beat in self._runner.beats.copy().items() if beat[0] == self._store.shard_id]
         if mine:
-            await upkeep.beat(
-                self._store, [(key[0], key[1], attempt, details) for key, (_, attempt, details) in mine.items()]
-            )
+            await upkeep.beat(self._store, [(key[0], key[1], beat[1], beat[2]) for key, beat in mine])
+        for key, beat in mine:
+            if self._runner.beats.get(key) is beat:
+                del self._runner.beats[key]
         old = clock.monotonic() - 1.0
         running = [
             (a.execution_id, a.seq, a.attempt)
@@ -150,27 +164,37 @@ class Scanner:
             if a.shard_id == self._store.shard_id and a.began < old and not a.cancelled
         ]
         if running:
-            for execution_id, seq in await upkeep.asked_to_stop(self._store, self._worker, running):
-                self._runner.cancel(execution_id, [seq])
+            for execution_id, seq, attempt, gone in await upkeep.asked_to_stop(self._store, self._worker, running):
+                if gone:
+                    self._dismiss([self._runner.overrule(execution_id, seq, attempt)])
+                else:
+                    self._runner.cancel(execution_id, [seq])
 
     async def overdue_activities(self) -> None:
         """End or retry activities whose timeout has come (reference 2.15)."""
-        retries, ends = [], []
+        retries, ends, overruled = [], [], []
         for overdue in await upkeep.overdue_activities(self._store):
-            if overdue.running and not (overdue.closed_over or overdue.started_over) and overdue.beat_at is not None:
-                if not overdue.beat_over:
-                    await upkeep.postpone(self._store, overdue.execution_id, overdue.seq, overdue.attempt)
-                    continue
+            if overdue.is_alive:
+                await upkeep.postpone(self._store, overdue.execution_id, overdue.seq, overdue.attempt)
+                continue
             verdict = self._verdict(overdue)
             if isinstance(verdict, results.ActivityRetry):
                 retries.append(verdict)
             else:
                 ends.append(verdict)
             if overdue.worker == self._worker:
-                self._runner.cancel(overdue.execution_id, [overdue.seq])
-        if retries:
-            await results.retry_activities(self._store, retries)
-        await self._append(ends)
+                overruled.append(self._runner.overrule(overdue.execution_id, overdue.seq, overdue.attempt))
+        try:
+            if retries:
+                await results.retry_activities(self._store, retries)
+            await self._append(ends)
+        finally:
+            self._dismiss(overruled)
+
+    def _dismiss(self, overruled: Iterable[Attempt | None]) -> None:
+        for attempt in overruled:
+            if attempt is not None:
+                self._runner.dismiss(attempt)
 
     def _verdict(self, overdue: upkeep.Overdue) -> results.ActivityEnd | results.ActivityRetry:
         timeout = _timeout_type(overdue)

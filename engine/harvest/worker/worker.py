@@ -109,6 +109,8 @@ class Worker:
     def let_go_residents(self) -> None:
         """Forget every parked run: the next decision of each is cold."""
         self.residents.clear()
+        for part in self._parts.values():
+            part.committer.let_go_idle()
 
     async def _leave(self, part: ShardWorker) -> None:
         try:

@@ -25,7 +25,8 @@ REMOVE: Final = "remove"
 class PayloadForm(Struct, frozen=True, kw_only=True):
     """What a template draws: `form` on the tab of fields, `raw` on the tab of JSON text.
 
-    `complete` is the JSON text so far; `note` says why the other tab could not be opened.
+    `complete` is the JSON text so far, `incomplete` tells that something in it is still missing; `note` says why the
+    other tab could not be opened.
     """
 
     tab: str
@@ -33,6 +34,7 @@ class PayloadForm(Struct, frozen=True, kw_only=True):
     raw: str
     complete: str
     has_fields: bool
+    incomplete: bool = False
     problems: tuple[Problem, ...] = ()
     note: str = ""
 
@@ -89,10 +91,18 @@ def _state(
 ) -> PayloadForm:
     has_fields = form.kind not in ("json", "nothing")
     tab = tab if has_fields or form.kind == "nothing" else RAW
+    written, missing = json_of_form(form)
     if complete is None:
-        complete = raw if tab == RAW else json_of_form(form)[0]
+        complete = raw if tab == RAW else written
     return PayloadForm(
-        tab=tab, form=form, raw=raw, complete=complete, has_fields=has_fields, problems=tuple(problems), note=note
+        tab=tab,
+        form=form,
+        raw=raw,
+        complete=complete,
+        has_fields=has_fields,
+        incomplete=bool(json_fault(complete)) if tab == RAW else bool(missing),
+        problems=tuple(problems),
+        note=note,
     )
 
 
