@@ -3,7 +3,7 @@
 const root = document.documentElement;
 const dialog = document.getElementById("keys");
 const PLACES = {o: "go-overview", w: "go-workflows", a: "go-audit", s: "go-start"};
-let prefix = 0;
+let prefix = -Infinity;
 
 function follow(id) {
   const link = document.getElementById(id);
@@ -40,7 +40,7 @@ function isTyping(target) {
 document.addEventListener("keydown", event => {
   if (root.dataset.keys === "off" || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
   const afterG = event.timeStamp - prefix < 1500;
-  prefix = event.key === "g" ? event.timeStamp : 0;
+  prefix = event.key === "g" ? event.timeStamp : -Infinity;
   const done = afterG && event.key in PLACES ? follow(PLACES[event.key]) : Object.hasOwn(ACTS, event.key) && ACTS[event.key]();
   if (done) event.preventDefault();
 });

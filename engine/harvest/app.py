@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from harvest.client import WorkflowHandle
@@ -17,6 +17,7 @@ from harvest.definitions.registry import Registry
 from harvest.definitions.workflow import WorkflowDefinition, define_workflow
 from harvest.errors import ConfigurationError
 from harvest.history import payload
+from harvest.history.ids import parse_execution_id
 from harvest.history.limits import check_text
 from harvest.operations import starting
 from harvest.operations.actor import in_process
@@ -25,8 +26,25 @@ from harvest.shards import Shards
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A1 = TypeVar("A1")
+A2 = TypeVar("A2")
+A3 = TypeVar("A3")
+A4 = TypeVar("A4")
 ReusePolicy = Literal["allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running"]
 ConflictPolicy = Literal["unspecified", "fail", "use_existing", "terminate_existing"]
+
+
+class StartOptions(TypedDict, total=False):
+    """Keyword options of `Harvest.start`."""
+
+    workflow_id: str | None
+    idempotency_key: str | None
+    queue: str | None
+    priority: int
+    execution_timeout: timedelta | None
+    reuse_policy: ReusePolicy
+    conflict_policy: ConflictPolicy
+    memo: Any
 
 
 class ActivityDecorator:
@@ -58,7 +76,8 @@ class WorkflowDecorator:
 
     def __call__(self, function: Callable[Concatenate[Any, P], Awaitable[R]]) -> WorkflowDefinition[P, R]:
         """Declare the function."""
-        return self._register(function)
+        declared: Any = self._register(function)
+        return cast("WorkflowDefinition[P, R]", declared)
 
 
 class Harvest:
@@ -89,6 +108,7 @@ class Harvest:
     @overload
     def activity(
         self,
+        /,
         *,
         name: str | None = None,
         queue: str | None = None,
@@ -128,7 +148,7 @@ class Harvest:
         )
 
         def register(declared: Callable[..., Any]) -> ActivityDefinition[..., Any]:
-            called = check_text(name or declared.__name__, what="activity name")
+            called = check_text(declared.__name__ if name is None else name, what="activity name")
             activity = define_activity(declared, name=called, options=options)
             self.registry.add_activity(activity)
             return activity
@@ -140,6 +160,7 @@ class Harvest:
     @overload
     def workflow(
         self,
+        /,
         *,
         name: str | None = None,
         version: int = 1,
@@ -165,7 +186,7 @@ class Harvest:
         options = workflow_options(queue=queue, execution_timeout=execution_timeout)
 
         def register(declared: Callable[..., Any]) -> WorkflowDefinition[..., Any]:
-            called = check_text(name or declared.__name__, what="workflow name")
+            called = check_text(declared.__name__ if name is None else name, what="workflow name")
             workflow = define_workflow(
                 declared, name=called, version=version, options=options, signals=dict(signals or {})
             )
@@ -198,13 +219,44 @@ class Harvest:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    # One form for each number of arguments: a ParamSpec leaves no room for keyword options of our own.
+    @overload
+    async def start(
+        self, workflow: WorkflowDefinition[[], R], /, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: WorkflowDefinition[[A1], R], a1: A1, /, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: WorkflowDefinition[[A1, A2], R], a1: A1, a2: A2, /, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: WorkflowDefinition[[A1, A2, A3], R], a1: A1, a2: A2, a3: A3, /, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[R]: ...
+    @overload
     async def start(
         self,
-        workflow: WorkflowDefinition[P, R],
+        workflow: WorkflowDefinition[[A1, A2, A3, A4], R],
+        a1: A1,
+        a2: A2,
+        a3: A3,
+        a4: A4,
+        /,
+        *more: Any,
+        **options: Unpack[StartOptions],
+    ) -> WorkflowHandle[R]: ...
+    async def start(
+        self,
+        workflow: WorkflowDefinition[..., R],
+        /,
         *args: Any,
         workflow_id: str | None = None,
         idempotency_key: str | None = None,
         queue: str | None = None,
+        priority: int = 0,
         execution_timeout: timedelta | None = None,
         reuse_policy: ReusePolicy = "allow_duplicate",
         conflict_policy: ConflictPolicy = "unspecified",
@@ -212,8 +264,9 @@ class Harvest:
     ) -> WorkflowHandle[R]:
         """Start a workflow, or find the run that the policies say stands for it (reference 2.8).
 
-        Raises WorkflowNotRegisteredError until a worker has registered the type, and the errors of
-        `operations.starting.start`.
+        Runs of a higher `priority` are taken first; 0 is usual. With an `idempotency_key`, a repeated start within 24
+        hours finds the run of the first. Raises WorkflowNotRegisteredError until a worker has registered the type, and
+        the errors of `operations.starting.start`.
         """
         shards = await self._connected()
         started = await starting.start(
@@ -223,6 +276,7 @@ class Harvest:
             workflow_id=workflow_id,
             input=workflow.signature.encode(args, {}),
             queue=queue,
+            priority=priority,
             memo=None if memo is None else payload.encode(memo, what="memo"),
             execution_timeout_secs=None if execution_timeout is None else execution_timeout.total_seconds(),
             reuse_policy=reuse_policy,
@@ -234,8 +288,11 @@ class Harvest:
     async def handle(
         self, execution_id: UUID | str, workflow: WorkflowDefinition[P, R] | None = None
     ) -> WorkflowHandle[R]:
-        """A handle to an execution that exists already."""
-        found = execution_id if isinstance(execution_id, UUID) else UUID(execution_id)
+        """A handle to an execution that exists already; with its workflow, the result has its type.
+
+        Raises InvalidRequestError for text that is no execution id. Whether the execution exists shows when it is used.
+        """
+        found = execution_id if isinstance(execution_id, UUID) else parse_execution_id(execution_id)
         return WorkflowHandle(await self._connected(), found, workflow.signature if workflow else None)
 
     async def _connected(self) -> Shards:
@@ -249,7 +306,9 @@ def _databases() -> dict[int, str]:
     """Where the environment, or a `harvest dev` in this folder, says that the shards are."""
     several = os.environ.get("HARVEST_DATABASE_URLS")
     if several:
-        pairs = (part.partition("=") for part in several.split(","))
+        pairs = [part.strip().partition("=") for part in several.split(",")]
+        if not all(shard.isdigit() and url for shard, _, url in pairs):
+            raise ConfigurationError("HARVEST_DATABASE_URLS must look like 0=postgresql://…,1=postgresql://…")
         return {int(shard): url for shard, _, url in pairs}
     one = os.environ.get("HARVEST_DATABASE_URL")
     if one:

@@ -19,7 +19,12 @@ R = TypeVar("R")
 
 
 class WorkflowHandle(Generic[R]):
-    """One execution: await its result, send it signals, end it."""
+    """One execution: await its result, send it signals, end it.
+
+    Made by `Harvest.start` and `Harvest.handle`; cheap, without a connection of its own. Every method raises
+    ExecutionNotFoundError when there is no such execution, and ShardUnavailableError when its shard does not answer:
+    then it is not known whether there is.
+    """
 
     def __init__(self, shards: Shards, execution_id: UUID, signature: Signature | None) -> None:
         self.execution_id = execution_id
@@ -54,7 +59,11 @@ class WorkflowHandle(Generic[R]):
         return value
 
     async def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
-        """Send a signal. Raises ExecutionClosedError when the run has ended."""
+        """Send a signal. With a key, a repeated call is taken once.
+
+        Raises ExecutionClosedError when the run has ended, PayloadError for a value that cannot be stored, and
+        OutcomeUnknownError when the answer was lost: repeat it with the same key.
+        """
         await signalling.signal(
             self._shards,
             in_process("handle.signal"),
@@ -64,10 +73,18 @@ class WorkflowHandle(Generic[R]):
             idempotency_key=idempotency_key,
         )
 
-    async def cancel(self, reason: str = "") -> None:
-        """Ask the run to end; its code may clean up first."""
-        await closing.cancel(self._shards, in_process("handle.cancel"), self.execution_id, reason=reason)
+    async def cancel(self, reason: str = "") -> bool:
+        """Ask the run to end; its code may clean up first. False when that was asked before.
 
-    async def terminate(self, reason: str = "") -> None:
-        """End the run at once."""
-        await closing.terminate(self._shards, in_process("handle.terminate"), self.execution_id, reason=reason)
+        Raises ExecutionClosedError when the run has ended.
+        """
+        actor = in_process("handle.cancel")
+        return (await closing.cancel(self._shards, actor, self.execution_id, reason=reason)).newly_cancelled
+
+    async def terminate(self, reason: str = "") -> bool:
+        """End the run at once, without running its code. False when it was terminated before.
+
+        Raises ExecutionClosedError when the run has ended in another way.
+        """
+        actor = in_process("handle.terminate")
+        return (await closing.terminate(self._shards, actor, self.execution_id, reason=reason)).newly_terminated

@@ -182,6 +182,12 @@ class CommitRefusedError(HarvestError):
     code, slug = "HVT-504", "commit_refused"
 
 
+class DecisionFailedError(HarvestError):
+    """Harvest itself failed while it decided a run; a bug, whose stack is in the worker's log."""
+
+    code, slug = "HVT-505", "decision_failed"
+
+
 class ForbiddenInWorkflowError(HarvestError):
     """Workflow code did what cannot be replayed (I/O, clocks, threads); the message says what to use instead."""
 

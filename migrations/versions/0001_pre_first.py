@@ -111,7 +111,6 @@ TASKS = (
     """create index harvest_workflow_tasks_sticky
        on harvest_workflow_tasks (sticky_worker) where state = 0 and sticky_worker is not null""",
     "create index harvest_workflow_tasks_news on harvest_workflow_tasks (worker) where state = 3",
-    "create index harvest_workflow_tasks_holder on harvest_workflow_tasks (worker) where worker is not null",
     f"""
     create table harvest_activity_tasks (
         execution_id uuid not null,
@@ -141,7 +140,6 @@ TASKS = (
     """create index harvest_activity_tasks_claim
        on harvest_activity_tasks (queue, priority desc, sort_at) where state = 0""",
     "create index harvest_activity_tasks_timeout on harvest_activity_tasks (timeout_at) where timeout_at is not null",
-    "create index harvest_activity_tasks_holder on harvest_activity_tasks (worker) where worker is not null",
     f"""
     create table harvest_timers (
         execution_id uuid not null,

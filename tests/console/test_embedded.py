@@ -261,6 +261,19 @@ def test_a_long_path_gets_a_short_private_socket_folder(folder: Path) -> None:
     assert not sockets.exists()
 
 
+@pytest.mark.parametrize("name", ["my project", "a,b", "100%", "grün&x=1"])
+async def test_any_name_of_a_folder_gives_a_url_that_works(folder: Path, name: str) -> None:
+    data = folder / name / "pg"
+    server = EmbeddedPostgres(data, persistent=True, settings=SMALL)
+    try:
+        server.start()
+        connection = await asyncpg.connect(server.ensure_database())
+        assert await connection.fetchval("show data_directory") == str(data)
+        await connection.close()
+    finally:
+        server.remove()
+
+
 def test_a_socket_folder_that_somebody_else_made_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     data = folder / ("long" * 25) / "pg"
@@ -311,7 +324,6 @@ def test_root_lends_an_account_copies_what_it_cannot_read_and_opens_no_folder(
         Path(cache).chmod(0o711)
         monkeypatch.setattr(binaries, "_CACHE", Path(cache))
         monkeypatch.setattr(cluster, "_SYSTEM_HOME", Path(cache) / "lib")
-        (Path(cache) / "lib").mkdir()
         server = EmbeddedPostgres(private / "pg", persistent=True, settings=SMALL)
         try:
             server.start()

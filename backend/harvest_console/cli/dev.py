@@ -75,11 +75,9 @@ def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
 
 async def _run(settings: Settings, app: str, count: int, listener: socket.socket) -> None:
     misconfigured = asyncio.Event()
-    environment = {
-        **os.environ,
-        "HARVEST_DATABASE_URLS": ",".join(f"{shard}={url}" for shard, url in settings.urls.items()),
-    }
-    environment.pop("HARVEST_DATABASE_URL", None)
+    environment = dict(os.environ)
+    if configuration.database_urls(environment) is None:
+        environment["HARVEST_DATABASE_URLS"] = ",".join(f"{shard}={url}" for shard, url in settings.urls.items())
     workers = [WorkerProcess(number, app, environment, misconfigured) for number in range(1, count + 1)]
 
     def hurry() -> None:

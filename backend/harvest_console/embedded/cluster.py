@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import msgspec
 
+from harvest import clock
 from harvest_console.embedded.account import Account, may
 from harvest_console.embedded.binaries import Binaries
 from harvest_console.embedded.errors import DataFolderError, EmbeddedPostgresError
 from harvest_console.lifeline import LINUX
 
 PORT = 5432
+_log = logging.getLogger("harvest.embedded")
+
 _SYSTEM_HOME = Path("/var/lib/harvest")
 _SOCKET_PATH_LIMIT = 80
 _NO_PROCESS = 2**31 - 2  # above every system's highest process id
@@ -43,9 +47,13 @@ def place(data_dir: Path, account: Account | None) -> Path:
             f"{data_dir} lies in a folder that {account.name if account else 'the server'} may not enter: "
             "move it to where every user may pass, or start Harvest as an ordinary user"
         )
-    home = _SYSTEM_HOME / f"{data_dir.name}-{_short_hash(data_dir)}"
-    home.parent.mkdir(parents=True, exist_ok=True)
+    # A fresh name each time: who deletes the link wants to start anew.
+    home = _SYSTEM_HOME / f"{data_dir.name}-{clock.random_bytes(6).hex()}"
+    if not _SYSTEM_HOME.exists():
+        _SYSTEM_HOME.mkdir(parents=True)
+        _SYSTEM_HOME.chmod(0o711)  # whatever the umask is
     data_dir.symlink_to(home)
+    _log.info("the data of %s is kept in %s, where the server's account may enter", data_dir, home)
     return home
 
 
@@ -119,9 +127,9 @@ def environment() -> dict[str, str]:
 def socket_folder(data_dir: Path, account: Account | None) -> Path:
     """A folder of mode 0700 whose path is short enough for a Unix socket: the data folder, else one made for it.
 
-    Raises DataFolderError if another user has taken that name.
+    A comma would part two hosts in a connection URL. Raises DataFolderError if another user has taken the name.
     """
-    if len(os.fsencode(data_dir)) <= _SOCKET_PATH_LIMIT:
+    if len(os.fsencode(data_dir)) <= _SOCKET_PATH_LIMIT and "," not in str(data_dir):
         return data_dir
     folder = Path(tempfile.gettempdir()) / f"hv-{_short_hash(data_dir)}"
     owner = account.uid if account else os.geteuid()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+from urllib.parse import quote
 
 from harvest import clock
 from harvest_console.embedded import cluster
@@ -105,7 +106,7 @@ class EmbeddedPostgres:
         """A connection URL for asyncpg, psycopg and libpq. Creates nothing: see `ensure_database`."""
         if self._sockets is None:
             raise EmbeddedPostgresError(f"the PostgreSQL server on {self._asked} has not been started")
-        return f"postgresql://postgres@/{database}?host={self._sockets}&port={cluster.PORT}"
+        return f"postgresql://postgres@/{database}?host={quote(str(self._sockets))}&port={cluster.PORT}"
 
     def ensure_database(self, name: str = "harvest") -> str:
         """Create the database unless it exists. Answers its URL."""

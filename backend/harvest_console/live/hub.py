@@ -21,7 +21,8 @@ RING_SIZE: Final = 256
 STREAMS_EACH: Final = 4
 PING_SECONDS: Final = 15.0
 WATCH_EVERY: Final = 10.0
-# Writers look at `watched_until` when they renew their lease, each 3 s; what they touched before they noticed is caught by one re-read.
+# Writers look at `watched_until` when they renew their lease, each 3 s; what they touched before that is caught by one
+# more re-read.
 NOTICE_SECONDS: Final = 3.5
 FIRST_WATCH_LIMIT: Final = 0.5
 

@@ -67,6 +67,8 @@ def _text(event: EventView, names: Mapping[int, str]) -> str:
     match event.type:
         case "WorkflowStarted":
             return f"{field('workflow_name')} version {field('version')}"
+        case "WorkflowCompleted":
+            return "result"
         case "WorkflowFailed":
             return failure_line(event.data.get("failure"))
         case "WorkflowCancelled":

@@ -32,7 +32,7 @@ def state_text(state: str) -> str:
 
 
 def shown_state(state: str, blocked_code: str | None) -> str:
-    """What a run's state is shown as: an open run that cannot go on is blocked or quarantined, whatever it is stored as."""
+    """What a run's state is shown as: an open run that cannot go on is blocked or quarantined."""
     if blocked_code is None or state not in ("RUNNING", "PAUSED"):
         return state
     return "QUARANTINED" if blocked_code == "quarantined" else "BLOCKED"

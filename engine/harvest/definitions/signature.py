@@ -86,7 +86,7 @@ class Signature:
         if data is not None:
             try:
                 return self._decoders[index].decode(data)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            except Exception as error:  # a type's own __post_init__ may raise anything
                 if bytes(data) != payload.NULL or parameter.default is REQUIRED:
                     raise PayloadDecodeError(
                         f"argument {parameter.name!r} of {self.what} does not fit its type: {error}",

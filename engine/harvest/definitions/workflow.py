@@ -84,19 +84,41 @@ def define_workflow(
 
 
 def _refuse_clock_calls(function: Callable[..., Any], what: str) -> None:
+    """Read the function and the functions of its module that it calls; raises DefinitionError naming the line."""
+    function = inspect.unwrap(function)
+    seen: set[Callable[..., Any]] = set()
+    unread = [function]
+    while unread:
+        current = unread.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for call in _calls_of(current):
+            if isinstance(call.func, ast.Attribute):
+                _refuse_clock_call(call, call.func, current, what)
+            elif isinstance(call.func, ast.Name):
+                called = current.__globals__.get(call.func.id)
+                if inspect.isfunction(called) and called.__module__ == function.__module__:
+                    unread.append(called)
+
+
+def _calls_of(function: Callable[..., Any]) -> list[ast.Call]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def _refuse_clock_call(call: ast.Call, attribute: ast.Attribute, function: Callable[..., Any], what: str) -> None:
+    owner = attribute.value
+    name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+    known = function.__globals__.get(name) if isinstance(owner, ast.Name) else None
+    instead = CLOCK_CALLS.get((getattr(known, "__name__", name), attribute.attr))
+    if instead is None or (known is not None and getattr(known, "__module__", "") != "datetime"):
         return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = node.func.value
-            owner_name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-            instead = CLOCK_CALLS.get((owner_name, node.func.attr))
-            if instead:
-                line = function.__code__.co_firstlineno + node.lineno - 1
-                raise DefinitionError(
-                    f"{what} calls {owner_name}.{node.func.attr}() on line {line}: a replay would see another time; "
-                    f"use {instead}",
-                    line=line,
-                )
+    line = function.__code__.co_firstlineno + call.lineno - 1
+    raise DefinitionError(
+        f"{what} calls {name}.{attribute.attr}() on line {line}: a replay would see another time; use {instead}",
+        line=line,
+    )

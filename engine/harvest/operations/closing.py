@@ -12,7 +12,7 @@ from harvest.history.limits import REASON_CHARACTERS, check_text
 from harvest.history.states import State
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
-from harvest.operations.signalling import refusal
+from harvest.operations.signalling import refusal, unchanged
 from harvest.shards import Shards
 from harvest.store import appends
 
@@ -53,6 +53,7 @@ async def cancel(shards: Shards, actor: Actor, execution_id: UUID, *, reason: st
         store.hints.touch(answer.partition)
         return Cancelled(execution_id, State.RUNNING.name, True, reason)
     if answer.state is not None and answer.state.is_open:
+        await unchanged(shards, actor, "workflow.cancel", execution_id, "cancellation was requested before")
         return Cancelled(execution_id, answer.state.name, False, reason)
     error = refusal(execution_id, answer, "cannot be cancelled")
     await record(shards, actor, "workflow.cancel", "execution", str(execution_id), "failed", error.message)
@@ -79,6 +80,7 @@ async def terminate(shards: Shards, actor: Actor, execution_id: UUID, *, reason:
         store.hints.touch(answer.partition)
         return Terminated(execution_id, State.TERMINATED.name, True)
     if answer.state is State.TERMINATED:
+        await unchanged(shards, actor, "workflow.terminate", execution_id, "the run was terminated before")
         return Terminated(execution_id, answer.state.name, False)
     error = refusal(execution_id, answer, "cannot be terminated")
     await record(shards, actor, "workflow.terminate", "execution", str(execution_id), "failed", error.message)

@@ -113,8 +113,9 @@ def _filter(wanted: ListFilter) -> rows.ExecutionFilter:
     for field in ("workflow_name", "workflow_id"):
         if "\x00" in (getattr(wanted, field) or ""):
             raise InvalidRequestError(f"{field} holds a NUL character, which no name or id has", field=field)
+    states = tuple(sorted({State[word] for word in wanted.states}))
     return rows.ExecutionFilter(
-        states=tuple(State[word] for word in wanted.states),
+        states=states if len(states) < len(State) else (),
         workflow_name=wanted.workflow_name,
         workflow_id=wanted.workflow_id,
         started_after=wanted.started_after,

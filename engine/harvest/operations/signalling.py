@@ -10,6 +10,7 @@ from harvest.errors import ExecutionClosedError, ExecutionNotFoundError, Harvest
 from harvest.history import payload as payloads
 from harvest.history.events import EventKind, SignalReceived, encode_data
 from harvest.history.ids import ExecutionId
+from harvest.history.large import warn_if_large
 from harvest.history.limits import check_text
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
@@ -40,6 +41,7 @@ async def signal(
         check_text(idempotency_key, what="idempotency_key")
     payloads.check_text(payload, what=f"the payload of signal {name!r}")
     store = shards.store_of(ExecutionId(int=execution_id.int))
+    warn_if_large(payload, f"the payload of signal {name!r}")
     answer = await appends.append(
         store,
         execution_id,
@@ -60,10 +62,16 @@ async def signal(
         store.hints.touch(answer.partition)
         return Signalled(execution_id, signal_delivered=True, deduplicated=False)
     if answer.deduplicated:
+        await unchanged(shards, actor, "workflow.signal", execution_id, "repeated: this key was used before")
         return Signalled(execution_id, signal_delivered=False, deduplicated=True)
     error = refusal(execution_id, answer, "takes no signals")
     await record(shards, actor, "workflow.signal", "execution", str(execution_id), "failed", error.message)
     raise error
+
+
+async def unchanged(shards: Shards, actor: Actor, operation: str, execution_id: UUID, why: str) -> None:
+    """Audit an act that was right and had nothing left to do (answers 11)."""
+    await record(shards, actor, operation, "execution", str(execution_id), "succeeded", why)
 
 
 def refusal(execution_id: UUID, answer: appends.Appending, what: str) -> HarvestError:

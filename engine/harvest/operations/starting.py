@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
-from jsonschema import Draft202012Validator
-from jsonschema.protocols import Validator
 from msgspec import Raw, Struct
 
 from harvest import clock
 from harvest.errors import (
     ExecutionExistsError,
+    HarvestError,
     IdempotencyConflictError,
-    InputInvalidError,
     InvalidRequestError,
 )
 from harvest.history import payload
 from harvest.history.events import EventKind, WorkflowStarted, WorkflowTerminated, encode_data
 from harvest.history.ids import business_key, mint_execution_id, partition_of
+from harvest.history.large import warn_if_large
 from harvest.history.limits import WORKFLOW_ID_BYTES, check_text
 from harvest.history.states import State
 from harvest.operations import definitions
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
+from harvest.operations.inputs import check_input, search_attributes
 from harvest.shards import Shards
 from harvest.store import appends
 from harvest.store.appends import NewExecution
@@ -36,6 +34,14 @@ from harvest.store.store import Store
 REUSE_POLICIES: Final = ("allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running")
 CONFLICT_POLICIES: Final = ("unspecified", "fail", "use_existing", "terminate_existing")
 RACES: Final = 5
+_FAILED: Final = frozenset({State.FAILED, State.CANCELLED, State.TIMED_OUT})
+# Which ends of a prior run let another begin; a terminated one always does.
+_MAKES_WAY: Final = {
+    "allow_duplicate": frozenset(State),
+    "reject_duplicate": frozenset[State](),
+    "allow_duplicate_failed_only": _FAILED,
+    "terminate_if_running": frozenset(State),
+}
 
 
 class Started(Struct, frozen=True):
@@ -51,8 +57,17 @@ class Started(Struct, frozen=True):
     deduplicated: bool = False
 
 
-class _Taken(Exception):  # noqa: N818 - never leaves this module: another start of the same key came between
-    pass
+class _Wanted(Struct, frozen=True):
+    """What a start asks for beside the run itself."""
+
+    reuse: str
+    conflict: str
+    key: str | None
+    names_id: bool
+
+
+class _Taken(Exception):
+    """Another start of the same business key came between. Never leaves this module."""
 
 
 async def start(
@@ -86,39 +101,45 @@ async def start(
     check_text(chosen, what="workflow_id", most=WORKFLOW_ID_BYTES)
     if execution_timeout_secs is not None and not 0 < execution_timeout_secs <= 10 * 365 * 86_400:
         raise InvalidRequestError("execution_timeout_secs must be above 0 and at most ten years")
-    definition = await definitions.find(shards, workflow_name)
-    check_input(input, definition.input_schema, what=f"the input of workflow {workflow_name!r}")
-    declared = definition.input_schema.get("x-options", {})
-    store = shards.store(shards.router.place(workflow_name, chosen))
-    new = new_execution(
-        store.shard_id,
-        workflow_name=workflow_name,
-        workflow_id=chosen,
-        version=definition.version,
-        input=input,
-        queue=check_text(queue or declared.get("queue", "default"), what="queue"),
-        tenant=actor.tenant,
-        priority=priority,
-        memo=memo,
-        search_attributes=None if search_attrs is None else json.dumps(dict(search_attrs)),
-        execution_timeout=execution_timeout_secs or declared.get("execution_timeout"),
-    )
+    if not -32_768 <= priority <= 32_767:
+        raise InvalidRequestError(f"priority is {priority}; it must be -32768 to 32767", field="priority")
+    target = f"{workflow_name}/{chosen}"[:500]
     try:
-        return await _start(store, actor, new, reuse_policy, conflict_policy, idempotency_key)
-    except ExecutionExistsError as error:
-        await record(
-            shards, actor, "workflow.start", "workflow", f"{workflow_name}/{chosen}"[:500], "failed", error.message
+        definition = await definitions.find(shards, workflow_name)
+        check_input(input, definition.input_schema, what=f"the input of workflow {workflow_name!r}")
+        warn_if_large(input, f"the input of workflow {workflow_name!r}")
+        declared = definition.input_schema.get("x-options", {})
+        store = shards.store(shards.router.place(workflow_name, chosen))
+        new = new_execution(
+            store.shard_id,
+            workflow_name=workflow_name,
+            workflow_id=chosen,
+            version=definition.version,
+            input=input,
+            queue=check_text(queue or declared.get("queue", "default"), what="queue"),
+            tenant=actor.tenant,
+            priority=priority,
+            memo=None if memo is None else payload.check_text(memo, what="memo"),
+            search_attributes=None if search_attrs is None else search_attributes(search_attrs),
+            execution_timeout=execution_timeout_secs or declared.get("execution_timeout"),
         )
+        wanted = _Wanted(reuse_policy, conflict_policy, idempotency_key, bool(workflow_id))
+        started = await _start(store, actor, new, wanted)
+    except HarvestError as error:
+        if not error.retryable:
+            await record(shards, actor, "workflow.start", "workflow", target, "failed", error.message)
         raise
+    if not started.created:
+        found = str(started.execution_id)
+        await record(shards, actor, "workflow.start", "execution", found, "succeeded", "an existing run was found")
+    return started
 
 
-async def _start(
-    store: Store, actor: Actor, new: NewExecution, reuse: str, conflict: str, key: str | None
-) -> Started:
+async def _start(store: Store, actor: Actor, new: NewExecution, wanted: _Wanted) -> Started:
     for _ in range(RACES):
         try:
             async with store.write.connection(writes=True) as connection, connection.transaction():
-                started = await _start_once(store, connection, actor, new, reuse, conflict, key)
+                started = await _start_once(store, connection, actor, new, wanted)
         except _Taken:
             continue
         if started.created:
@@ -137,18 +158,20 @@ async def _start_once(
     connection: Connection,
     actor: Actor,
     new: NewExecution,
-    reuse: str,
-    conflict: str,
-    key: str | None,
+    wanted: _Wanted,
 ) -> Started:
+    key = wanted.key
+    scoped = f"{new.workflow_name}/{key}"
     if key is not None:
-        holder = await appends.take_start_key(connection, new.execution_id, f"{new.workflow_name}/{key}")
+        holder = await appends.take_start_key(connection, new.execution_id, scoped)
         if holder != new.execution_id:
-            return await _keyed_replay(store, connection, holder, new, key)
+            return await _keyed_replay(store, connection, holder, new, wanted)
     prior = await appends.latest(connection, new.business_key)
     if prior is not None:
-        existing = await _apply_policies(store, connection, actor, new, prior, reuse, conflict)
+        existing = await _apply_policies(store, connection, actor, new, prior, wanted)
         if existing is not None:
+            if key is not None:
+                await appends.point_start_key(connection, existing.execution_id, scoped)
             return existing
     audit = audit_entry(
         actor, "workflow.start", shard_id=store.shard_id, target_id=str(new.execution_id), idempotency_key=key
@@ -164,11 +187,10 @@ async def _apply_policies(
     actor: Actor,
     new: NewExecution,
     prior: Record,
-    reuse: str,
-    conflict: str,
+    wanted: _Wanted,
 ) -> Started | None:
     """What the policies say of a prior run: stand for it (a result), refuse (an error), or begin anew (None)."""
-    state = State(prior["state"])
+    state, reuse, conflict = State(prior["state"]), wanted.reuse, wanted.conflict
     if state.is_open:
         verdict = {"fail": "refuse", "use_existing": "attach", "terminate_existing": "end"}.get(conflict) or {
             "reject_duplicate": "refuse",
@@ -179,9 +201,7 @@ async def _apply_policies(
         if verdict == "end":
             await _end_prior(store.shard_id, connection, actor, prior["execution_id"])
             return None
-    elif state is State.TERMINATED or reuse in ("allow_duplicate", "terminate_if_running"):
-        return None
-    elif reuse == "allow_duplicate_failed_only" and state in (State.FAILED, State.CANCELLED, State.TIMED_OUT):
+    elif state is State.TERMINATED or state in _MAKES_WAY[reuse]:
         return None
     raise ExecutionExistsError(
         f"workflow {new.workflow_name!r} with id {new.workflow_id!r} exists ({state.name}), "
@@ -207,12 +227,13 @@ async def _end_prior(shard_id: int, connection: Connection, actor: Actor, execut
 
 
 async def _keyed_replay(
-    store: Store, connection: Connection, holder: UUID, new: NewExecution, key: str
+    store: Store, connection: Connection, holder: UUID, new: NewExecution, wanted: _Wanted
 ) -> Started:
+    key = wanted.key
     row = await appends.by_id(connection, holder)
     if row is None:
         raise IdempotencyConflictError(f"idempotency key {key!r} belongs to a run that is gone; use another key")
-    if row["workflow_id"] != new.workflow_id and not new.workflow_id.startswith("key-"):
+    if row["workflow_id"] != new.workflow_id and wanted.names_id:
         raise IdempotencyConflictError(
             f"idempotency key {key!r} was used for workflow id {row['workflow_id']!r}; use another key",
             existing_execution_id=str(holder),
@@ -316,25 +337,6 @@ async def start_many(
     return began
 
 
-def check_input(data: bytes, schema: Mapping[str, Any], *, what: str) -> None:
-    """Check JSON text against a declared schema; raises InputInvalidError with a pointer for each problem."""
-    payload.check_text(data, what=what)
-    validator: Validator = Draft202012Validator(dict(schema))
-    problems = [
-        {"pointer": "".join(f"/{part}" for part in error.absolute_path), "message": error.message[:500]}
-        for error in sorted(
-            validator.iter_errors(msgspec.json.decode(data)), key=lambda e: list(map(str, e.absolute_path))
-        )
-    ]
-    if problems:
-        first = problems[0]
-        raise InputInvalidError(
-            f"{what} does not fit its schema: {first['pointer'] or '/'}: {first['message']}", problems=problems[:20]
-        )
-
-
 def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise InvalidRequestError(f"{field} is {value[:80]!r}; it must be one of {', '.join(choices)}", field=field)
-
-

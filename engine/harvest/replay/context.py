@@ -8,7 +8,7 @@ import random
 import uuid
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
 
@@ -95,7 +95,9 @@ class WorkflowContext:
     def _schedule(self, activity: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowFuture:
         run = self._run
         if isinstance(activity, str):
-            data = payload.encode(args[0] if len(args) == 1 else (args or None))
+            if kwargs:
+                raise TypeError("an activity that is named by text takes positional arguments only")
+            data = payload.encode(args[0] if len(args) == 1 else (args or None), what=f"the input of {activity!r}")
             definition, options = None, _BY_NAME
             name = check_text(activity, what="activity name")
         elif isinstance(activity, ActivityDefinition):
@@ -108,7 +110,7 @@ class WorkflowContext:
                 seq=run.next_sequence(),
                 name=name,
                 input=data,
-                digest=payload.digest(data),
+                digest=payload.digest(data if _is_plain(args, kwargs) else _canonical(activity, args, kwargs)),
                 queue=options.queue or run.identity.queue,
                 options=options,
                 definition=definition,
@@ -234,6 +236,20 @@ class WorkflowContext:
             started_at=run.started_at,
             history_events=run.position,
         )
+
+
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+
+
+def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments have one encoding only: sets and dicts, which may hold sets, have several."""
+    return not kwargs and _PLAIN.issuperset(map(type, args))
+
+
+def _canonical(activity: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The encoding that commands are matched by, with sets in one order."""
+    values = args if isinstance(activity, str) else activity.signature.fill(args, kwargs)
+    return payload.encode_canonical(values[0] if len(values) == 1 else (values or None))
 
 
 _BY_NAME = ActivityOptions(start_to_close=600.0, retry=RetryPolicy())

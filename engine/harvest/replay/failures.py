@@ -7,6 +7,7 @@ from typing import Final
 
 from harvest.errors import ApplicationError
 from harvest.history.events import Failure
+from harvest.history.limits import NAME_BYTES
 
 TRACEBACK_CHARACTERS: Final = 16_000
 MESSAGE_CHARACTERS: Final = 8_000
@@ -18,17 +19,31 @@ def failure_of(error: BaseException, *, depth: int = 0) -> Failure:
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     text = "".join(traceback.format_exception(error, chain=False))
     return Failure(
-        type=type_of(error),
-        message=_clean(str(error))[:MESSAGE_CHARACTERS],
-        traceback=_clean(text)[-TRACEBACK_CHARACTERS:],
-        non_retryable=bool(getattr(error, "non_retryable", False)),
+        type=_clean(type_of(error))[:NAME_BYTES],
+        message=_clean(_message(error)[:MESSAGE_CHARACTERS]),
+        traceback=_clean(text[-TRACEBACK_CHARACTERS:]),
+        non_retryable=_says_non_retryable(error),
         cause=failure_of(cause, depth=depth + 1) if cause is not None and depth < CAUSES else None,
     )
 
 
 def type_of(error: BaseException) -> str:
     """The name that policies and pages know an exception by."""
-    return error.type if isinstance(error, ApplicationError) else type(error).__name__
+    return str(error.type) if isinstance(error, ApplicationError) else type(error).__name__
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"<its message cannot be read: {type(broken).__name__}>"
+
+
+def _says_non_retryable(error: BaseException) -> bool:
+    try:
+        return bool(getattr(error, "non_retryable", False))
+    except Exception:
+        return False
 
 
 def exception_of(failure: Failure | None) -> ApplicationError | None:

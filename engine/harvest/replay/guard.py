@@ -1,34 +1,38 @@
 """Keeps I/O, threads, clocks and chance out of workflow code while one of its steps runs (design 3).
 
 An audit hook refuses what opens, connects or forks; shims of the standard library's clocks and random functions refuse
-calls that do not come from the standard library itself. Outside a step both let everything through.
+calls that do not come from the standard library itself. Both look only at the thread that is in a step: activities and
+leases have threads of their own. Importing a module, printing a traceback and logging are let through.
 """
 
 from __future__ import annotations
 
+import linecache
+import logging
 import os
 import random
+import secrets
 import sys
 import sysconfig
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from harvest.errors import ForbiddenInWorkflowError
 
 _STDLIB: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen"})
-_SITE: Final = sysconfig.get_path("purelib")
+_MACHINERY: Final = frozenset({linecache.__file__, logging.__file__})
 _ACTIVITY: Final = "do it in an activity"
 _FORBIDDEN_EVENTS: Final = {
     "open": _ACTIVITY,
-    "os.listdir": _ACTIVITY,
-    "os.remove": _ACTIVITY,
-    "os.rename": _ACTIVITY,
-    "os.mkdir": _ACTIVITY,
+    **{f"os.{name}": _ACTIVITY for name in ("listdir", "scandir", "mkdir", "rmdir", "remove", "rename", "link", "symlink")},
+    **{f"os.{name}": _ACTIVITY for name in ("truncate", "chmod", "chown", "utime", "kill", "forkpty")},
     "socket.connect": _ACTIVITY,
     "socket.bind": _ACTIVITY,
+    "socket.sendto": _ACTIVITY,
     "socket.getaddrinfo": _ACTIVITY,
     "socket.gethostbyname": _ACTIVITY,
     "socket.__new__": _ACTIVITY,
@@ -41,6 +45,7 @@ _FORBIDDEN_EVENTS: Final = {
     "urllib.Request": _ACTIVITY,
     "time.sleep": "use `await ctx.sleep(...)`",
     "_thread.start_new_thread": _ACTIVITY,
+    "_thread.start_joinable_thread": _ACTIVITY,
 }
 _SHIMS: Final[tuple[tuple[Any, str, str], ...]] = (
     *((time, name, "use ctx.now()") for name in ("time", "time_ns", "monotonic", "monotonic_ns")),
@@ -55,26 +60,33 @@ _SHIMS: Final[tuple[tuple[Any, str, str], ...]] = (
     (uuid, "uuid1", "use ctx.uuid4()"),
     (uuid, "uuid4", "use ctx.uuid4()"),
     (os, "urandom", "use ctx.random()"),
+    *((secrets, name, "use ctx.random()") for name in ("token_bytes", "token_hex", "token_urlsafe", "randbelow", "choice")),
     (threading.Thread, "start", _ACTIVITY),
 )  # fmt: skip
 
 
-class Step:
-    """The step in progress, if any; `depth` counts so that a step inside a step ends in order."""
+_ENGINE: Final = "harvest.replay.run"
+
+
+class _Step(threading.local):
+    """Whether this thread is in a step."""
 
     active = False
 
 
+_step = _Step()
+
+
 def enter() -> bool:
-    """Begin a step; returns whether one was in progress, to hand to `leave`."""
-    before = Step.active
-    Step.active = True
+    """Begin a step in this thread; returns whether one was in progress, to hand to `leave`."""
+    before = _step.active
+    _step.active = True
     return before
 
 
 def leave(before: bool) -> None:
     """End a step."""
-    Step.active = before
+    _step.active = before
 
 
 def install() -> None:
@@ -84,27 +96,37 @@ def install() -> None:
     _installed.append(True)
     sys.addaudithook(_audit)
     for owner, name, instead in _SHIMS:
-        setattr(owner, name, _shim(getattr(owner, name), f"{getattr(owner, '__name__', owner)}.{name}", instead))
+        real = getattr(owner, name)
+        shim = _shim(real, f"{getattr(owner, '__name__', owner)}.{name}", instead)
+        _shim_of[id(real)] = (real, shim)
+        setattr(owner, name, shim)
+
+
+def rebind(names: dict[str, Any]) -> None:
+    """Put shims where a module imported the functions themselves by name, before `install`."""
+    for name, value in list(names.items()):
+        real, shim = _shim_of.get(id(value), (None, None))
+        if real is value and shim is not None:
+            names[name] = shim
 
 
 _installed: list[bool] = []
+_shim_of: dict[int, tuple[Any, Callable[..., Any]]] = {}
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if not Step.active or event not in _FORBIDDEN_EVENTS:
-        return
-    if event == "open" and _is_import(sys._getframe(1)):
+    if event not in _FORBIDDEN_EVENTS or not _step.active or _is_machinery(sys._getframe(1)):
         return
     raise ForbiddenInWorkflowError(
         f"workflow code did what cannot be replayed ({event}): {_FORBIDDEN_EVENTS[event]}", call=event
     )
 
 
-def _is_import(frame: Any) -> bool:
-    """Whether the file is opened to import a module or to print a traceback."""
-    while frame is not None:
+def _is_machinery(frame: FrameType | None) -> bool:
+    """Whether this happens inside an import, a traceback or a logging handler of the step in progress."""
+    while frame is not None and frame.f_globals.get("__name__") != _ENGINE:
         name = frame.f_code.co_filename
-        if name.startswith("<frozen importlib") or name.endswith("linecache.py"):
+        if name.startswith("<frozen importlib") or name in _MACHINERY:
             return True
         frame = frame.f_back
     return False
@@ -112,8 +134,12 @@ def _is_import(frame: Any) -> bool:
 
 def _shim(real: Callable[..., Any], name: str, instead: str) -> Callable[..., Any]:
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if Step.active and not _is_standard_library(sys._getframe(1).f_code.co_filename):
-            raise ForbiddenInWorkflowError(f"workflow code called {name}, which a replay cannot repeat: {instead}", call=name)
+        if _step.active:
+            caller = sys._getframe(1)
+            if not _is_standard_library(caller.f_code.co_filename) and not _is_machinery(caller):
+                raise ForbiddenInWorkflowError(
+                    f"workflow code called {name}, which a replay cannot repeat: {instead}", call=name
+                )
         return real(*args, **kwargs)
 
     guarded.__name__ = getattr(real, "__name__", name)
@@ -123,4 +149,4 @@ def _shim(real: Callable[..., Any], name: str, instead: str) -> Callable[..., An
 
 
 def _is_standard_library(filename: str) -> bool:
-    return filename.startswith(_STDLIB) and not filename.startswith(_SITE)
+    return filename.startswith(_STDLIB) and "-packages" not in filename

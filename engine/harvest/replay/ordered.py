@@ -1,4 +1,4 @@
-"""`asyncio.gather` and `asyncio.as_completed` with a fixed order, for code that runs in a workflow.
+"""`asyncio.gather`, `as_completed` and `all_tasks` with a fixed order, for code that runs in a workflow.
 
 asyncio's own walk sets by address. The replacements look at the running loop: outside a workflow asyncio's run.
 """
@@ -6,14 +6,17 @@ asyncio's own walk sets by address. The replacements look at the running loop: o
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
+from harvest.replay import guard
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop
 
 _gather = asyncio.gather
 _as_completed = asyncio.as_completed
+_all_tasks = asyncio.all_tasks
 
 
 class Gathering(WorkflowFuture):
@@ -61,8 +64,9 @@ def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> asyn
             if child.cancelled():
                 outer.set_exception(asyncio.CancelledError())
                 return
-            if child.exception() is not None:
-                outer.set_exception(child.exception() or RuntimeError())
+            error = child.exception()
+            if error is not None:
+                outer.set_exception(error)
                 return
         if left == 0:
             if outer.cancel_requested:
@@ -78,7 +82,8 @@ def gather(*awaitables: Awaitable[Any], return_exceptions: bool = False) -> asyn
 def _outcome(child: asyncio.Future[Any]) -> Any:
     if child.cancelled():
         return asyncio.CancelledError()
-    return child.exception() or child.result()
+    error = child.exception()
+    return child.result() if error is None else error
 
 
 class AsCompleted:
@@ -90,12 +95,13 @@ class AsCompleted:
             if id(awaitable) not in seen:
                 seen[id(awaitable)] = asyncio.ensure_future(awaitable, loop=loop)
         self._loop = loop
-        self._open = list(seen.values())
+        self._open = {id(future): future for future in seen.values()}
         self._left = len(self._open)
         self._finished: deque[asyncio.Future[Any] | None] = deque()
         self._waiters: deque[WorkflowFuture] = deque()
-        self._timer = loop.call_later(timeout, self._out_of_time) if timeout is not None else None
-        for future in self._open:
+        waits = timeout is not None and self._left > 0
+        self._timer = loop.call_later(timeout or 0.0, self._out_of_time) if waits else None
+        for future in self._open.values():
             future.add_done_callback(self._completed)
 
     def __iter__(self) -> Iterator[Awaitable[Any]]:
@@ -107,15 +113,14 @@ class AsCompleted:
             yield await self._next()
 
     def _completed(self, future: asyncio.Future[Any]) -> None:
-        if future not in self._open:
+        if self._open.pop(id(future), None) is None:
             return
-        self._open = [other for other in self._open if other is not future]
         self._push(future)
         if not self._open and self._timer is not None:
             self._timer.cancel()
 
     def _out_of_time(self) -> None:
-        late, self._open = self._open, []
+        late, self._open = self._open, {}
         for _ in late:
             self._push(None)
 
@@ -149,18 +154,31 @@ def as_completed(awaitables: Iterable[Awaitable[Any]], *, timeout: float | None 
     return AsCompleted(awaitables, timeout, loop)
 
 
+def all_tasks(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
+    """As asyncio.all_tasks, which walks the tasks of the whole process: a set's order hangs on how it was filled."""
+    chosen = loop or asyncio._get_running_loop()
+    if not isinstance(chosen, WorkflowLoop):
+        return _all_tasks(loop)
+    return {task for task in chosen.run.tasks if not task.done()}
+
+
+_REPLACED: Final = {"gather": gather, "as_completed": as_completed, "all_tasks": all_tasks}
+_OWN: Final = {id(_gather): gather, id(_as_completed): as_completed, id(_all_tasks): all_tasks}
+
+
 def install() -> None:
-    """Put the ordered versions in asyncio's place. Safe to call again."""
+    """Put the ordered versions in asyncio's place, and the guard's shims in theirs. Safe to call again."""
     for module in (asyncio, asyncio.tasks):
-        module.gather = gather  # type: ignore[attr-defined]
-        module.as_completed = as_completed  # type: ignore[attr-defined]
+        for name, ordered in _REPLACED.items():
+            setattr(module, name, ordered)
+    guard.install()
 
 
 def rebind(function: Callable[..., Any]) -> None:
-    """Replace asyncio's own versions where a workflow's module imported them by name before `install`."""
-    names = function.__globals__
+    """Replace what a workflow's module imported by name before `install`."""
+    names = inspect.unwrap(function).__globals__
     for name, value in list(names.items()):
-        if value is _gather:
-            names[name] = gather
-        elif value is _as_completed:
-            names[name] = as_completed
+        ordered = _OWN.get(id(value))
+        if ordered is not None:
+            names[name] = ordered
+    guard.rebind(names)

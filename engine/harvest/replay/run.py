@@ -19,6 +19,7 @@ from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import (
     ActivityError,
     ActivityTimeoutError,
+    DefinitionError,
     HarvestError,
     LimitError,
     NonDeterminismError,
@@ -38,18 +39,14 @@ from harvest.history.events import (
 )
 from harvest.history.ids import ExecutionId
 from harvest.history.limits import PENDING_OF_A_KIND
-from harvest.replay import guard
+from harvest.replay import guard, unwinding
 from harvest.replay.commands import CancelActivity, CancelTimer, Command, Key, ScheduleActivity, StartTimer
 from harvest.replay.failures import exception_of
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, WorkflowTimer
+from harvest.replay.unwinding import AbandonStep
 
-TASKS_BEFORE_PRUNING: Final = 64
-RELEASE_ROUNDS: Final = 3
-RELEASE_STEPS: Final = 1_000
-
-
-class AbandonStep(BaseException):  # noqa: N818 - not an error of the user's, and must pass `except Exception`
-    """Unwinds workflow code when the run is blocked or let go."""
+SPARE_BEFORE_PRUNING: Final = 16
+LONGEST_TIMER_SECONDS: Final = 100 * 366 * 86_400
 
 
 class Identity(Struct, frozen=True):
@@ -65,7 +62,7 @@ class Run:
     """Drives one workflow function. Not thread-safe; every method returns with the loop at rest."""
 
     __slots__ = (
-        "_conditions", "_context", "_fresh", "_generators", "_held", "_main_context", "asked", "blocked", "buffers",
+        "_abandoned", "_conditions", "_context", "_fresh", "_generators", "_held", "_main_context", "_prune_above", "asked", "blocked", "buffers",
         "cancel_reason", "decided_through", "definition", "identity", "loop", "main", "now_at", "pending", "position",
         "released", "replaying", "seed", "sequence", "started_at", "tasks", "timers", "waiters",
     )  # fmt: skip
@@ -94,6 +91,8 @@ class Run:
         self._conditions: list[tuple[Callable[[], bool], WorkflowFuture]] = []
         self._generators: list[Any] = []
         self._held = 0
+        self._abandoned = 0
+        self._prune_above = SPARE_BEFORE_PRUNING
         self._context = Context()
         self._main_context = make_context
 
@@ -148,6 +147,8 @@ class Run:
         elif event.at > self.now_at:
             self.now_at = event.at
         handler(self, event)
+        if self.blocked is not None:
+            return
         if self._held:
             self._held -= 1
             if self._held:
@@ -158,7 +159,7 @@ class Run:
         """Run everything that is ready, then what the conditions let go on, until all is at rest."""
         ready = self.loop.ready
         while True:
-            while ready:
+            while ready and self.blocked is None:
                 handle = ready.popleft()
                 if not handle._cancelled:  # type: ignore[attr-defined]
                     try:
@@ -179,9 +180,11 @@ class Run:
                 continue
             try:
                 holds = condition()
-            except Exception as error:
+            except AbandonStep:
+                return False
+            except BaseException as error:
                 self._conditions.remove(entry)
-                future.set_exception(error)
+                future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
                 released = True
                 continue
             if holds:
@@ -200,6 +203,8 @@ class Run:
 
     def _leave(self, before: tuple[bool, Any, Any]) -> None:
         active, outer, hooks = before
+        if self._abandoned:
+            unwinding.stop_insisting()
         guard.leave(active)
         sys.set_asyncgen_hooks(*hooks)
         asyncio._set_running_loop(outer)
@@ -214,7 +219,11 @@ class Run:
         self._held = data.carried + 1 if data.carried else 0
         asyncio._set_running_loop(self.loop)
         context = self._main_context(self)
-        self.main = self._context.run(self._create_main, self.definition.function(context, *arguments))
+        try:
+            coroutine = self.definition.function(context, *arguments)
+        except Exception as error:
+            raise DefinitionError(f"{self.definition.signature.what} cannot be called: {error}") from error
+        self.main = self._context.run(self._create_main, coroutine)
 
     def _create_main(self, coroutine: Any) -> asyncio.Task[Any]:
         return self.loop.create_task(coroutine, name="main")
@@ -276,7 +285,9 @@ class Run:
         while waiters:
             future, as_type = waiters.popleft()
             if not future.done():
-                future.set_result(self.decode_signal(data.name, bytes(data.payload), as_type))
+                value = self.decode_signal(data.name, bytes(data.payload), as_type)
+                if self.blocked is None:
+                    future.set_result(value)
                 return
         self.buffers.setdefault(data.name, deque()).append(bytes(data.payload))
 
@@ -327,6 +338,9 @@ class Run:
     def check_usable(self) -> None:
         """Unwind code that goes on after its run was let go or blocked."""
         if self.released or self.blocked is not None:
+            self._abandoned += 1
+            if self._abandoned > unwinding.PATIENCE:
+                unwinding.insist()
             raise AbandonStep
 
     def block(self, error: HarvestError) -> None:
@@ -352,6 +366,8 @@ class Run:
     def start_timer(self, duration: float, handle: WorkflowTimer, until: datetime | None = None) -> int:
         """Ask for a durable timer that runs `handle`; returns its number."""
         seq = self.next_sequence()
+        if not duration <= LONGEST_TIMER_SECONDS:
+            raise LimitError(f"a timer of {duration:g} s is too long; at most 100 years are allowed")
         if len(self.timers) >= PENDING_OF_A_KIND:
             raise LimitError(f"{PENDING_OF_A_KIND:,} timers are pending; wait for some before starting more")
         key = (int(EventKind.TIMER_STARTED), seq)
@@ -416,8 +432,8 @@ class Run:
         """The decision was committed: what was asked for is in history up to this event."""
         self.asked.clear()
         self.decided_through = decided_through
-        if len(self.tasks) > TASKS_BEFORE_PRUNING:
-            self.tasks = [task for task in self.tasks if not task.done()]
+        if len(self.tasks) + len(self._generators) > self._prune_above:
+            self._prune()
 
     def unhandled_signals(self) -> int:
         """How many signals nobody took."""
@@ -446,57 +462,25 @@ class Run:
         self.released = True
         if self.main is None:
             return True
-        live = [task for task in self.tasks if not task.done()]
-        if live or self._generators:
+        self._prune()
+        refused: list[Any] = []
+        if self.tasks or self._generators:
             before = self._enter()
             try:
-                live = self._context.run(self._unwind, live)
+                refused = self._context.run(unwinding.unwind, self.loop, self.tasks, self._generators)
             finally:
                 self._leave(before)
         self.loop.closed = True
         self.loop.ready.clear()
-        self.pending.clear()
-        self.timers.clear()
-        self._conditions.clear()
-        self.waiters.clear()
-        _refused_to_end.extend(live)
-        return not live
+        for held in (self.asked, self.pending, self.timers, self.buffers, self.waiters, self._conditions):
+            held.clear()
+        unwinding.keep(refused)
+        return not refused
 
-    def _unwind(self, live: list[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-        ready = self.loop.ready
-        for _ in range(RELEASE_ROUNDS):
-            for task in live:
-                task.cancel()
-            for _ in range(RELEASE_STEPS):
-                if not ready:
-                    break
-                handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
-                    try:
-                        handle._run()
-                    except (SystemExit, KeyboardInterrupt):
-                        continue
-            live = [task for task in live if not task.done()]
-            if not live:
-                break
-        for task in self.tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            if task.done() and not task.cancelled():
-                task.exception()
-        return [task for task in live if not _closed(task)]
-
-
-_refused_to_end: list[asyncio.Task[Any]] = []
-
-
-def _closed(task: asyncio.Task[Any]) -> bool:
-    """Close a task's coroutine by force; tells whether it let itself be closed."""
-    coroutine = task.get_coro()
-    try:
-        coroutine.close()  # type: ignore[union-attr]
-    except BaseException:
-        return False
-    return True
+    def _prune(self) -> None:
+        self.tasks = [task for task in self.tasks if not task.done()]
+        self._generators = [generator for generator in self._generators if generator.ag_frame is not None]
+        self._prune_above = 2 * (len(self.tasks) + len(self._generators)) + SPARE_BEFORE_PRUNING
 
 
 def _recorded(event: Event) -> str:
@@ -509,6 +493,7 @@ def _recorded(event: Event) -> str:
     return f"{EventKind(event.kind).word} (number {event.seq})"
 
 
+unwinding.DRIVERS.add(Run._release_conditions.__code__)
 _HANDLERS: Final[dict[int, Callable[[Run, Event], None]]] = {
     EventKind.WORKFLOW_STARTED: Run._on_started,
     EventKind.ACTIVITY_COMPLETED: Run._on_activity_completed,

@@ -20,7 +20,7 @@ from harvest.store.pool import Connection, Record
 from harvest.store.store import Store
 from harvest.store.wakes import WAKE_TASKS
 
-SIGNAL_KEY, START_KEY = 2, 1
+START_KEY, SIGNAL_KEY, ONCE_KEY = 1, 2, 3
 
 
 def _audit(first: int, source: str) -> str:
@@ -34,7 +34,6 @@ def _audit(first: int, source: str) -> str:
 
 def _audit_values(entry: AuditEntry) -> list[Any]:
     return [getattr(entry, name) for name in COLUMNS]
-
 
 
 class NewExecution(Struct, frozen=True, kw_only=True):
@@ -109,7 +108,8 @@ task as (
 _CREATED = "\nselect execution_id from created"
 _START_AUDITED = (
     _START
-    + ",\n" + _audit(15, "created")
+    + ",\n"
+    + _audit(15, "created")
     + _CREATED
 )
 _START_MANY = _START + _CREATED
@@ -121,6 +121,8 @@ insert into harvest_dedupe (execution_id, kind, key) values ($1, 1, $2)
 returning execution_id"""
 _KEY_HOLDER = "select execution_id from harvest_dedupe where kind = 1 and key = $1"
 
+_POINT_KEY = "update harvest_dedupe set execution_id = $1 where kind = 1 and key = $2"
+
 _LATEST = """
 select execution_id, state, workflow_name, workflow_id from harvest_executions
  where business_key = $1 order by started_at desc, execution_id desc limit 1"""
@@ -128,19 +130,17 @@ select execution_id, state, workflow_name, workflow_id from harvest_executions
 _APPEND = (
     """
 with known as materialized (
-    select state, partition from harvest_executions where execution_id = $1
+    select state, partition from harvest_executions where execution_id = $1 for no key update
 ),
 fresh as (
     insert into harvest_dedupe (execution_id, kind, key)
-    select $1, 2, $4::text from known where $4::text is not null and state < 10
+    select $1, $5::smallint, $4::text from known where $4::text is not null and state < 10
         on conflict do nothing
  returning 1
 ),
 advanced as (
     update harvest_executions set next_event_id = next_event_id + 1
-     where execution_id = $1 and state < 10 and ($4::text is null or exists (select from fresh))
-       and (not $5::bool or not exists (
-           select from harvest_events where execution_id = $1 and kind = $2))
+     where execution_id = $1 and closed_at is null and ($4::text is null or exists (select from fresh))
  returning execution_id, next_event_id - 1 as event_id
 ),
 appended as (
@@ -152,18 +152,19 @@ woken as ("""
     + f"""
 ),
 {_audit(6, "advanced")}
-select k.state, k.partition, a.event_id, w.execution_id is not null as woken, w.holder
+select k.state, k.partition, a.event_id, w.execution_id is not null as woken, w.holder,
+       exists (select from harvest_dedupe where execution_id = $1 and kind = $5 and key = $4) as known_key
   from known k left join advanced a on true left join woken w on true"""
 )
 
 _CLOSE = f"""
 with known as materialized (
-    select state, partition from harvest_executions where execution_id = $1
+    select state, partition from harvest_executions where execution_id = $1 for no key update
 ),
 closed as (
     update harvest_executions
        set next_event_id = next_event_id + 1, state = $4, closed_at = clock_timestamp(), waiting = null, blocked = null
-     where execution_id = $1 and state < 10
+     where execution_id = $1 and closed_at is null
  returning execution_id, next_event_id - 1 as event_id
 ),
 appended as (
@@ -181,7 +182,7 @@ timers_gone as (
 ),
 {_audit(5, "closed")}
 select k.state, k.partition, c.event_id, exists (select from task_gone where worker is not null) as woken,
-       (select worker from task_gone) as holder
+       (select worker from task_gone) as holder, false as known_key
   from known k left join closed c on true"""
 
 
@@ -225,6 +226,11 @@ async def take_start_key(connection: Connection, execution_id: UUID, key: str) -
     return holder
 
 
+async def point_start_key(connection: Connection, execution_id: UUID, key: str) -> None:
+    """The key stands for a run that was there before."""
+    await connection.execute(_POINT_KEY, execution_id, key)
+
+
 async def latest(connection: Connection, business_key: UUID) -> Record | None:
     """The newest run of a business key: execution_id, state, workflow_name, workflow_id."""
     row: Record | None = await connection.fetchrow(_LATEST, business_key)
@@ -242,8 +248,9 @@ async def append(
     once: bool = False,
 ) -> Appending:
     """Append an event to an open run and wake it. `once` refuses a second event of that kind, `key` a second use."""
-    rows = await store.write.write(_APPEND, execution_id, int(kind), payload, key, once, *_audit_values(audit))
-    return _answer(rows, key)
+    used, key_kind = (kind.word, ONCE_KEY) if once else (key, SIGNAL_KEY)
+    rows = await store.write.write(_APPEND, execution_id, int(kind), payload, used, key_kind, *_audit_values(audit))
+    return _answer(rows)
 
 
 async def close(
@@ -251,7 +258,7 @@ async def close(
 ) -> Appending:
     """End an open run at once: its terminal event, and away with its tasks and timers. No user code runs."""
     rows = await store.write.write(_CLOSE, execution_id, int(kind), payload, int(state), *_audit_values(audit))
-    return _answer(rows, None)
+    return _answer(rows)
 
 
 async def close_on(
@@ -259,10 +266,10 @@ async def close_on(
 ) -> Appending:
     """As `close`, in the caller's transaction."""
     rows = await connection.fetch(_CLOSE, execution_id, int(kind), payload, int(state), *_audit_values(audit))
-    return _answer(rows, None)
+    return _answer(rows)
 
 
-def _answer(rows: Sequence[Record], key: str | None) -> Appending:
+def _answer(rows: Sequence[Record]) -> Appending:
     if not rows:
         return Appending(state=None, written=False)
     row = rows[0]
@@ -271,7 +278,8 @@ def _answer(rows: Sequence[Record], key: str | None) -> Appending:
     return Appending(
         state=state,
         written=written,
-        deduplicated=not written and key is not None and state.is_open,
+        # An open run that was not written to can only have refused the key: its row was locked before it was read.
+        deduplicated=not written and (state.is_open or row["known_key"]),
         woken=row["woken"],
         holder=row["holder"],
         event_id=row["event_id"] or 0,
@@ -322,7 +330,7 @@ with due as materialized (
 ),
 open as materialized (
     select e.execution_id, e.next_event_id from harvest_executions e
-     where e.execution_id = any(array(select execution_id from due)) and e.state < 10
+     where e.execution_id = any(array(select execution_id from due)) and e.closed_at is null
        for no key update of e skip locked
 ),
 numbered as materialized (

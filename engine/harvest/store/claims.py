@@ -88,7 +88,28 @@ select v.execution_id, v.event_id, v.kind, v.seq, v.at, v.payload
 
 _LOCK = "select from harvest_executions where execution_id = $1 for no key update"
 
-_HEADS = "select execution_id, next_event_id, decided_through from harvest_executions where execution_id = any($1)"
+# A row that is locked may be in the hands of a commit whose answer was lost: it is left for the next call.
+_RELEASE = """
+with mine as materialized (
+    select t.execution_id
+      from harvest_workflow_tasks t
+      join unnest($1::uuid[], $2::int[]) as r(execution_id, attempt)
+        on r.execution_id = t.execution_id and r.attempt = t.attempt
+     where t.execution_id = any($1) and t.worker = $3
+       for no key update of t skip locked
+),
+freed as (
+    update harvest_workflow_tasks
+       set state = 0, worker = null, due = clock_timestamp(), sort_at = clock_timestamp()
+     where execution_id = any(array(select execution_id from mine))
+)
+select t.execution_id
+  from harvest_workflow_tasks t
+  join unnest($1::uuid[], $2::int[]) as r(execution_id, attempt)
+    on r.execution_id = t.execution_id and r.attempt = t.attempt
+ where t.execution_id = any($1) and t.worker = $3 and t.execution_id <> all(array(select execution_id from mine))"""
+
+_HELD = "select execution_id, attempt from harvest_workflow_tasks where worker = $1 and state in (1, 3)"
 
 _CLAIM_ACTIVITIES = """
 with picked as materialized (
@@ -96,7 +117,7 @@ with picked as materialized (
       from unnest($1::text[]) as q(queue)
      cross join lateral (
         select a.execution_id, a.seq from harvest_activity_tasks a
-         where a.queue = q.queue and a.state = 0 and a.due <= clock_timestamp() and a.name = any($4)
+         where a.queue = q.queue and a.state = 0 and a.due <= clock_timestamp() and a.name = any($4) and a.strikes < 3
          order by a.priority desc, a.sort_at
          limit $3
            for update of a skip locked
@@ -105,7 +126,7 @@ with picked as materialized (
 open as materialized (
     select e.execution_id, e.next_event_id, e.workflow_name, e.workflow_id, e.partition
       from harvest_executions e
-     where e.execution_id = any(array(select execution_id from picked)) and e.state = 0
+     where e.execution_id = any(array(select execution_id from picked)) and e.state is not distinct from 0
        and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
        for no key update of e skip locked
 ),
@@ -155,7 +176,7 @@ select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_
   join harvest_executions e on e.execution_id = a.execution_id
   join harvest_events s on s.execution_id = a.execution_id and s.event_id = a.scheduled_event_id
   left join harvest_heartbeats h on h.execution_id = a.execution_id and h.seq = a.seq
- where a.execution_id = any($1) and a.worker = $2 and a.state = 1"""
+ where a.worker = $1 and a.state = 1"""
 
 
 async def claim(store: Store, worker: UUID, queues: Sequence[str], most: int, since: datetime) -> list[Claimed]:
@@ -205,14 +226,9 @@ async def load_events_on(connection: Connection, execution_id: UUID, first: int)
 
 
 async def lock_execution(connection: Connection, execution_id: UUID) -> None:
-    """Wait for an execution's row and lock it until the transaction ends."""
+    """Lock an execution's row until the transaction ends; a wait of over a second raises LockNotAvailableError."""
+    await connection.execute("set local lock_timeout = 1000")
     await connection.execute(_LOCK, execution_id)
-
-
-async def heads(store: Store, ids: Sequence[UUID]) -> dict[UUID, tuple[int, int]]:
-    """`next_event_id` and `decided_through` of each execution."""
-    rows = await store.claim.fetch(_HEADS, list(ids))
-    return {row["execution_id"]: (row["next_event_id"], row["decided_through"]) for row in rows}
 
 
 async def claim_activities(
@@ -225,9 +241,21 @@ async def claim_activities(
     return [_activity(row) for row in rows]
 
 
-async def held_activities(store: Store, worker: UUID, ids: Sequence[UUID]) -> list[ClaimedActivity]:
-    """The activity tasks of these executions that this worker holds by the database's account."""
-    return [_activity(row) for row in await store.scan.fetch(_HELD_ACTIVITIES, list(ids), worker)]
+async def held_activities(store: Store, worker: UUID) -> list[ClaimedActivity]:
+    """Every activity task that this worker holds by the database's account. Reads the whole table."""
+    return [_activity(row) for row in await store.scan.fetch(_HELD_ACTIVITIES, worker)]
+
+
+async def held(store: Store, worker: UUID) -> set[tuple[UUID, int]]:
+    """Every workflow task, with its attempt, that this worker holds by the database's account. Reads the whole table."""
+    return {(row["execution_id"], row["attempt"]) for row in await store.scan.fetch(_HELD, worker)}
+
+
+async def release(store: Store, worker: UUID, tasks: Sequence[tuple[UUID, int]]) -> list[tuple[UUID, int]]:
+    """Give back workflow tasks (execution, attempt) of this worker; returns those whose rows are locked elsewhere."""
+    rows = await store.scan.write(_RELEASE, [task[0] for task in tasks], [task[1] for task in tasks], worker)
+    locked = {row["execution_id"] for row in rows}
+    return [task for task in tasks if task[0] in locked]
 
 
 def _activity(row: Record) -> ClaimedActivity:

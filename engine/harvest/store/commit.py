@@ -2,9 +2,12 @@
 
 Each step is one CTE fed by the one before: the fence rows, the execution rows at the expected `next_event_id`, the
 activity tasks whose results are merged; then what passed is written. A table is reached by `key = any(array)`, and
-nothing here waits for a lock: `SKIP LOCKED` leaves a row out, and its decision comes back as busy.
+nothing here waits for a lock: `SKIP LOCKED` leaves a row out, and its decision comes back as busy. What is checked beside
+the key is written `is not distinct from`, which no index serves: before the first ANALYZE the planner would else walk all
+the rows of a worker or of a state.
 
-Lock order: workflow task (shared), execution, activity tasks; all but the rows of a closing run with SKIP LOCKED.
+Lock order: workflow task (shared), execution, activity tasks, timers. As it waits for none of them, this statement is
+never part of a deadlock, in whatever order others lock.
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ with d as materialized (
 held as materialized (
     select t.execution_id, t.attempt
       from harvest_workflow_tasks t
-     where t.execution_id = any($1) and t.worker = $9 and t.state in (1, 3)
+     where t.execution_id = any($1) and t.worker is not distinct from $9 and t.state in (1, 3)
        and exists (select from harvest_workers w where w.worker = $9 and w.lease_until > clock_timestamp())
        for share of t skip locked
 ),
@@ -141,7 +144,7 @@ fenced as materialized (
 current as materialized (
     select e.execution_id, e.next_event_id
       from harvest_executions e
-     where e.execution_id = any(array(select execution_id from fenced)) and e.state = 0
+     where e.execution_id = any(array(select execution_id from fenced)) and e.state is not distinct from 0
        for no key update of e skip locked
 ),
 ready as materialized (
@@ -150,24 +153,80 @@ ready as materialized (
 )"""
 _MERGED = """,
 mine as materialized (
-    select a.ctid as place, a.execution_id
+    select a.execution_id, a.seq
       from harvest_activity_tasks a
       join unnest($16::uuid[], $17::int[], $18::int[]) as m(execution_id, seq, attempt)
         on m.execution_id = a.execution_id and m.seq = a.seq and m.attempt = a.attempt
-     where a.execution_id = any(array(select execution_id from ready)) and a.worker = $9 and a.state = 1
+     where a.execution_id = any(array(select execution_id from ready)) and a.worker is not distinct from $9 and a.state = 1
+       for update of a skip locked
+)"""
+# What a decision cancels is decided by the state that the locked row has: a retry may have come since the snapshot.
+_CANCELLING = """,
+dropped_tasks as materialized (
+    select a.execution_id, a.seq, a.state
+      from harvest_activity_tasks a
+      join unnest({0}::uuid[], {1}::int[]) as c(execution_id, seq)
+        on c.execution_id = a.execution_id and c.seq = a.seq
+     where a.execution_id = any({0}) and a.execution_id = any(array(select execution_id from ready))
        for update of a skip locked
 ),
+dropped_timers as materialized (
+    select t.execution_id, t.seq
+      from harvest_timers t
+      join unnest({0}::uuid[], {1}::int[]) as c(execution_id, seq)
+        on c.execution_id = t.execution_id and c.seq = t.seq
+     where t.execution_id = any({0}) and t.execution_id = any(array(select execution_id from ready))
+       for update of t skip locked
+),
+cancelling_blocked as materialized (
+    select execution_id from (
+        select r.execution_id, 1 as n
+          from (select execution_id, seq from harvest_activity_tasks where execution_id = any({0})
+                 union all
+                select execution_id, seq from harvest_timers where execution_id = any({0})) r
+          join unnest({0}::uuid[], {1}::int[]) as c(execution_id, seq)
+            on c.execution_id = r.execution_id and c.seq = r.seq
+         union all
+        select execution_id, -1 from dropped_tasks
+         union all
+        select execution_id, -1 from dropped_timers
+    ) x group by execution_id having sum(n) <> 0
+)"""
+_CLOSING = """,
+closing as materialized (
+    select d.execution_id from d join ready r on r.execution_id = d.execution_id where d.state >= 10
+),
+closing_tasks as materialized (
+    select execution_id from harvest_activity_tasks
+     where execution_id = any(array(select execution_id from closing))
+       for update skip locked
+),
+closing_timers as materialized (
+    select execution_id from harvest_timers
+     where execution_id = any(array(select execution_id from closing))
+       for update skip locked
+),
+closing_blocked as materialized (
+    select execution_id from (
+        select execution_id, 1 as n from harvest_activity_tasks
+         where execution_id = any(array(select execution_id from closing))
+         union all
+        select execution_id, 1 from harvest_timers
+         where execution_id = any(array(select execution_id from closing))
+         union all
+        select execution_id, -1 from closing_tasks
+         union all
+        select execution_id, -1 from closing_timers
+    ) x group by execution_id having sum(n) <> 0
+)"""
+_PASSED = """,
 passed as materialized (
-    select d.* from d
-      join ready r on r.execution_id = d.execution_id
+    select d.* from d join ready r on r.execution_id = d.execution_id{joins}
+     where true{conditions}
+)"""
+_ALL_MERGED = """
       left join (select execution_id, count(*) as found from mine group by execution_id) m
-        on m.execution_id = d.execution_id
-     where d.merged = coalesce(m.found, 0)
-)"""
-_UNMERGED = """,
-passed as materialized (
-    select d.* from d join ready r on r.execution_id = d.execution_id
-)"""
+        on m.execution_id = d.execution_id"""
 _WRITTEN = """,
 written as (
     update harvest_executions e
@@ -176,11 +235,11 @@ written as (
            closed_at = case when p.state >= 10 then clock_timestamp() end
       from passed p
      where e.execution_id = p.execution_id and e.execution_id = any(array(select execution_id from passed))
- returning e.execution_id, e.state
+ returning e.execution_id, e.state, p.attempt
 ),
 new_events as (
-    insert into harvest_events (execution_id, event_id, kind, seq, at, payload)
-    select n.execution_id, n.event_id, n.kind, n.seq, coalesce(n.at, clock_timestamp()), n.payload
+    insert into harvest_events (execution_id, event_id, kind, seq, written_by, at, payload)
+    select n.execution_id, n.event_id, n.kind, n.seq, w.attempt, coalesce(n.at, clock_timestamp()), n.payload
       from unnest($10::uuid[], $11::int[], $12::smallint[], $13::int[], $14::timestamptz[], $15::bytea[])
         as n(execution_id, event_id, kind, seq, at, payload)
       join written w on w.execution_id = n.execution_id
@@ -195,8 +254,9 @@ task as (
 )"""
 _MERGED_GONE = """,
 merged_gone as (
-    delete from harvest_activity_tasks
-     where ctid = any(array(select m.place from mine m join written w on w.execution_id = m.execution_id))
+    delete from harvest_activity_tasks a using mine m
+     where a.execution_id = any(array(select execution_id from written))
+       and a.execution_id = m.execution_id and a.seq = m.seq
 )"""
 _SCHEDULED = """,
 new_activities as (
@@ -222,21 +282,20 @@ new_timers as (
       join written w on w.execution_id = n.execution_id and w.state < 10
 )"""
 _CANCELLED = """,
-dropped as materialized (
-    select n.execution_id, n.seq from unnest({0}::uuid[], {1}::int[]) as n(execution_id, seq)
-      join written w on w.execution_id = n.execution_id and w.state < 10
-),
 timers_gone as (
-    delete from harvest_timers t using dropped c
-     where t.execution_id = any({0}) and t.execution_id = c.execution_id and t.seq = c.seq
+    delete from harvest_timers t using dropped_timers c
+     where t.execution_id = any(array(select execution_id from written where state < 10))
+       and t.execution_id = c.execution_id and t.seq = c.seq
 ),
 activities_gone as (
-    delete from harvest_activity_tasks a using dropped c
-     where a.execution_id = any({0}) and a.execution_id = c.execution_id and a.seq = c.seq and a.state = 0
+    delete from harvest_activity_tasks a using dropped_tasks c
+     where a.execution_id = any(array(select execution_id from written where state < 10))
+       and a.execution_id = c.execution_id and a.seq = c.seq and c.state = 0
 ),
 activities_asked as (
-    update harvest_activity_tasks a set cancel_requested = true from dropped c
-     where a.execution_id = any({0}) and a.execution_id = c.execution_id and a.seq = c.seq and a.state = 1
+    update harvest_activity_tasks a set cancel_requested = true from dropped_tasks c
+     where a.execution_id = any(array(select execution_id from written where state < 10))
+       and a.execution_id = c.execution_id and a.seq = c.seq and c.state = 1
 )"""
 _CLOSED = """,
 closed as (
@@ -262,11 +321,18 @@ _NO_EVENTS: Final[tuple[tuple[()], ...]] = ((), (), (), (), (), ())
 _ANSWER = """
 select execution_id, clock_timestamp() as now from written"""
 _WHY = """
-select t.execution_id, t.worker = $2 and t.attempt = d.attempt and t.state in (1, 3) as is_held,
-       e.state, e.next_event_id
+select t.execution_id, e.state, e.next_event_id,
+       t.worker = $2 and t.attempt = d.attempt and t.state in (1, 3) and exists (
+           select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp()) as is_held
   from unnest($1::uuid[], $3::int[]) as d(execution_id, attempt)
   left join harvest_workflow_tasks t on t.execution_id = d.execution_id and t.execution_id = any($1)
   left join harvest_executions e on e.execution_id = d.execution_id and e.execution_id = any($1)"""
+_OVER = """
+select m.execution_id from unnest($1::uuid[], $2::int[], $3::int[]) as m(execution_id, seq, attempt)
+  left join harvest_activity_tasks a
+    on a.execution_id = m.execution_id and a.seq = m.seq and a.attempt = m.attempt and a.worker = $4 and a.state = 1
+   and a.execution_id = any($1)
+ where a.execution_id is null"""
 _statements: dict[tuple[bool, ...], str] = {}
 
 
@@ -277,15 +343,29 @@ def statement(needs: tuple[bool, ...]) -> str:
     """
     if needs in _statements:
         return _statements[needs]
-    merges, *others = needs
-    parts = [_DECIDED, *((_MERGED, _WRITTEN, _MERGED_GONE) if merges else (_UNMERGED, _WRITTEN))]
+    merges, _, _, cancels, closes = needs
     number = 19 if merges else 16
-    for needed, (part, width) in zip(others, _OPTIONAL, strict=True):
+    written = [_WRITTEN, _MERGED_GONE] if merges else [_WRITTEN]
+    locked = [_MERGED] if merges else []
+    for needed, (part, width) in zip(needs[1:], _OPTIONAL, strict=True):
         if needed:
-            parts.append(part.format(*(f"${number + i}" for i in range(width))))
+            names = [f"${number + i}" for i in range(width)]
+            written.append(part.format(*names))
+            if part is _CANCELLED:
+                locked.append(_CANCELLING.format(*names))
             number += width
-    parts.append(_ANSWER)
-    _statements[needs] = "".join(parts)
+    if closes:
+        locked.append(_CLOSING)
+    conditions = [
+        (merges, "d.merged = coalesce(m.found, 0)"),
+        (cancels, "d.execution_id <> all(array(select execution_id from cancelling_blocked))"),
+        (closes, "d.execution_id <> all(array(select execution_id from closing_blocked))"),
+    ]
+    passed = _PASSED.format(
+        joins=_ALL_MERGED if merges else "",
+        conditions="".join(f"\n       and {condition}" for needed, condition in conditions if needed),
+    )
+    _statements[needs] = "".join([_DECIDED, *locked, passed, *written, _ANSWER])
     return _statements[needs]
 
 
@@ -321,3 +401,8 @@ async def _explain(connection: Connection, worker: UUID, batch: Batch, answers: 
             continue
         moved = row["next_event_id"] != expected[row["execution_id"]]
         answers[row["execution_id"]] = Answer.MOVED if moved else Answer.BUSY
+    merges = [merge for merge in batch.merges if answers[merge[0]] is Answer.BUSY]
+    if merges:
+        # A retry is no event: an attempt may be over although the history has not moved.
+        for row in await connection.fetch(_OVER, *zip(*merges, strict=True), worker):
+            answers[row["execution_id"]] = Answer.MOVED

@@ -7,12 +7,14 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from harvest import clock
 from harvest.history.limits import STRIKES
 from harvest.store.pool import Connection
 from harvest.store.store import Store
 
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 3.0
+LOCKED_TRIES, LOCKED_PAUSE = 20, 0.05
 
 
 class WorkerRow(Struct, frozen=True):
@@ -48,7 +50,7 @@ _RENEW = f"""
 with renewed as (
     update harvest_workers
        set lease_until = clock_timestamp() + interval '{LEASE_SECONDS} seconds', seen_at = clock_timestamp(), counters = $2
-     where worker = $1 and status <> 'stopped'
+     where worker = $1 and status <> 'stopped' and (status = 'active' or lease_until > clock_timestamp())
  returning worker
 )
 select (select watched_until > clock_timestamp() from harvest_meta) as watched from renewed"""
@@ -66,38 +68,75 @@ select n.*, clock_timestamp() from (
        set worker = excluded.worker, input_schema = excluded.input_schema, output_schema = excluded.output_schema,
            signals = excluded.signals, description = excluded.description, seen_at = excluded.seen_at"""
 
-# A build that did not put these runs aside tries them once more.
+# A build that did not put these runs aside tries them once more. Rows that are locked elsewhere are left to the next
+# call: this one holds many, in no order.
 _ANOTHER_BUILD = """
-update harvest_workflow_tasks t set strikes = 0, due = clock_timestamp()
-  from harvest_executions e
- where e.execution_id = t.execution_id and e.blocked is not null and e.state < 10 and t.state = 0
-   and t.queue = any($2) and (t.strikes < 3 or e.build <> $1)
-   and t.execution_id in (
-       select execution_id from harvest_workflow_tasks where state = 0 and (strikes >= 3 or due > clock_timestamp()) limit 10000)"""
+with waiting as materialized (
+    select t.execution_id
+      from harvest_workflow_tasks t join harvest_executions e on e.execution_id = t.execution_id
+     where e.blocked is not null and e.closed_at is null and t.state = 0
+       and t.queue = any($2) and (t.strikes < 3 or e.build <> $1) and (t.strikes > 0 or t.due > clock_timestamp())
+       and t.execution_id in (
+           select execution_id from harvest_workflow_tasks
+            where state = 0 and (strikes >= 3 or due > clock_timestamp()) limit 10000)
+),
+free as materialized (
+    select t.execution_id from harvest_workflow_tasks t
+     where t.execution_id = any(array(select execution_id from waiting)) and t.state = 0
+       for no key update skip locked
+),
+tried as (
+    update harvest_workflow_tasks set strikes = 0, due = clock_timestamp()
+     where execution_id = any(array(select execution_id from free))
+)
+select (select count(*) from waiting) - (select count(*) from free) as locked"""
 
+# As above: what is locked elsewhere is left to the next call.
 _STOP = """
 with stopped as (
-    update harvest_workers set status = 'stopped', lease_until = clock_timestamp() where worker = $1 returning worker
+    update harvest_workers set status = 'stopped', lease_until = clock_timestamp() where worker = $1
+),
+held as materialized (
+    select execution_id from harvest_workflow_tasks where worker = $1 for no key update skip locked
 ),
 workflows as (
     update harvest_workflow_tasks
        set state = 0, worker = null, sticky_worker = null, sticky_until = null, due = clock_timestamp(),
            sort_at = clock_timestamp()
-     where worker = $1
+     where execution_id = any(array(select execution_id from held))
+),
+running as materialized (
+    select execution_id, seq from harvest_activity_tasks where worker = $1 for no key update skip locked
 ),
 activities as (
-    update harvest_activity_tasks
+    update harvest_activity_tasks a
        set state = 0, worker = null, started_at = null, timeout_at = schedule_to_close_at, due = clock_timestamp(),
            sort_at = clock_timestamp()
-     where worker = $1
+      from running r
+     where a.execution_id = any(array(select execution_id from running))
+       and a.execution_id = r.execution_id and a.seq = r.seq
+),
+pinned as materialized (
+    select execution_id from harvest_workflow_tasks
+     where state = 0 and sticky_worker = $1
+       for no key update skip locked
+),
+unpinned as (
+    update harvest_workflow_tasks set sticky_worker = null, sticky_until = null
+     where execution_id = any(array(select execution_id from pinned))
 )
-update harvest_workflow_tasks set sticky_worker = null, sticky_until = null
- where state = 0 and sticky_worker = $1"""
+select (select count(*) from harvest_workflow_tasks where worker = $1) - (select count(*) from held)
+     + (select count(*) from harvest_activity_tasks where worker = $1) - (select count(*) from running) as locked"""
 
 _DRAIN = "update harvest_workers set status = 'draining' where worker = $1 and status = 'active'"
 
+_EXPIRED = "select worker from harvest_workers where lease_until < clock_timestamp() and status <> 'stopped' limit 1"
+
+# Reads the task tables from end to end: an index over the holder would cost every decision, and this runs only when a
+# worker is lost.
 # Marks expired workers and frees what they held, with a strike each. The worker row is locked first, so that a renewal
-# and this never both win; rows that are locked elsewhere are left to the next look.
+# and this never both win. Nothing waits for another lock: a task that is locked elsewhere is left to the next look, and
+# its worker stays `draining` until then, which no renewal brings back to life.
 _LOST = f"""
 with lost as materialized (
     select worker, build from harvest_workers
@@ -105,14 +144,23 @@ with lost as materialized (
      order by worker limit 10
        for update skip locked
 ),
-marked as (
-    update harvest_workers w set status = 'stopped' from lost l where w.worker = l.worker
+theirs as materialized (
+    select t.execution_id, t.worker, l.build, t.strikes + 1 >= {STRIKES} as last
+      from harvest_workflow_tasks t join lost l on l.worker = t.worker
+),
+runs as materialized (
+    select e.execution_id from harvest_executions e
+     where e.execution_id = any(array(select execution_id from theirs where last)) and e.closed_at is null
+       for no key update of e skip locked
 ),
 held as materialized (
-    select t.execution_id, l.build from harvest_workflow_tasks t join lost l on l.worker = t.worker
-     where t.worker = any(array(select worker from lost))
-     order by t.execution_id
-       for update of t
+    select t.execution_id, t.worker
+      from harvest_workflow_tasks t
+     where t.execution_id = any(array(
+               select execution_id from theirs
+                where not last or execution_id = any(array(select execution_id from runs))))
+       and t.worker = any(array(select worker from lost))
+       for update of t skip locked
 ),
 freed as (
     update harvest_workflow_tasks t
@@ -123,8 +171,9 @@ freed as (
 ),
 quarantined as (
     update harvest_executions e set blocked = 'quarantined', build = h.build
-      from freed f join held h on h.execution_id = f.execution_id
-     where e.execution_id = f.execution_id and f.strikes >= {STRIKES} and e.state < 10
+      from freed f join theirs h on h.execution_id = f.execution_id
+     where e.execution_id = f.execution_id and f.strikes >= {STRIKES}
+       and e.execution_id = any(array(select execution_id from runs))
  returning e.execution_id
 ),
 reasons as (
@@ -137,18 +186,35 @@ reasons as (
      where x.execution_id = any(array(select execution_id from quarantined))
 ),
 running as materialized (
-    select a.execution_id, a.seq from harvest_activity_tasks a
+    select a.execution_id, a.seq, a.worker from harvest_activity_tasks a
      where a.worker = any(array(select worker from lost))
-     order by a.execution_id, a.seq
-       for update
+       for update skip locked
 ),
 released as (
     update harvest_activity_tasks a
        set state = 0, worker = null, started_at = null, due = clock_timestamp(), sort_at = clock_timestamp(),
-           timeout_at = a.schedule_to_close_at, strikes = a.strikes + 1
+           timeout_at = case when a.strikes + 1 >= {STRIKES} then clock_timestamp() else a.schedule_to_close_at end,
+           strikes = a.strikes + 1
       from running r
-     where a.execution_id = r.execution_id and a.seq = r.seq
+     where a.execution_id = any(array(select execution_id from running))
+       and a.execution_id = r.execution_id and a.seq = r.seq
  returning a.execution_id, a.seq, a.attempt, a.strikes
+),
+left_over as materialized (
+    select worker from (
+        select worker, 1 as n from theirs
+         union all
+        select worker, 1 from harvest_activity_tasks where worker = any(array(select worker from lost))
+         union all
+        select worker, -1 from held
+         union all
+        select worker, -1 from running
+    ) x group by worker having sum(n) > 0
+),
+marked as (
+    update harvest_workers w
+       set status = case when w.worker = any(array(select worker from left_over)) then 'draining' else 'stopped' end
+      from lost l where w.worker = l.worker
 )
 select l.worker, null::uuid as execution_id, null::int as seq, null::int as attempt from lost l
  union all
@@ -187,7 +253,11 @@ async def register_definitions(store: Store, worker: UUID, rows: Sequence[Defini
 
 async def retry_blocked(store: Store, build: str, queues: Sequence[str]) -> None:
     """A worker has started: blocked runs are tried at once, quarantined ones if its build is another."""
-    await store.scan.write(_ANOTHER_BUILD, build, list(queues))
+    for _ in range(LOCKED_TRIES):
+        rows = await store.scan.write(_ANOTHER_BUILD, build, list(queues))
+        if not rows[0]["locked"]:
+            return
+        await clock.sleep(LOCKED_PAUSE)
 
 
 async def renew(connection: Connection, worker: UUID, counters: bytes) -> bool | None:
@@ -203,11 +273,14 @@ async def drain(store: Store, worker: UUID) -> None:
 
 async def stop(store: Store, worker: UUID) -> None:
     """A graceful end: the lease ends, everything held is free, no strikes."""
-    await store.scan.write(_STOP, worker)
+    while (await store.scan.write(_STOP, worker))[0]["locked"]:
+        await clock.sleep(LOCKED_PAUSE)
 
 
 async def free_lost(store: Store) -> Lost:
     """Free what expired workers held; each task gets a strike (answers 15)."""
+    if not await store.scan.fetch(_EXPIRED):
+        return Lost([], [])
     rows = await store.scan.write(_LOST)
     return Lost(
         workers=[row["worker"] for row in rows if row["worker"] is not None],

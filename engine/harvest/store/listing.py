@@ -10,6 +10,7 @@ from msgspec import Struct
 from sqlalchemy import (
     ARRAY,
     CTE,
+    Column,
     ColumnElement,
     LargeBinary,
     Select,
@@ -53,7 +54,7 @@ def page_statement(wanted: ExecutionFilter, anchor: Anchor | None, *, descending
     branches = _branches(wanted, _SHOWN, anchor, descending=descending, limit=limit)
     if len(branches) == 1:
         return branches[0]
-    # Each branch comes in order, so the whole is a merge that stops at the limit.
+    # No branch reads more than the limit, so neither does a shard send more.
     merged = union_all(*(branch.subquery().select() for branch in branches)).subquery()
     return _ordered(select(merged), merged.c, descending).limit(limit)
 
@@ -80,14 +81,34 @@ def _branches(
     base = select(*shown).where(*_bounds(wanted, anchor, descending=descending))
     if wanted.workflow_id is not None:
         if wanted.states:
-            states: ColumnElement[Any] = literal([int(state) for state in wanted.states], ARRAY(SmallInteger))
-            base = base.where(EXECUTIONS.c.state == any_(states))
+            base = base.where(_in_states(wanted))
         return [_with_id(base, wanted, wanted.workflow_id, descending=descending, limit=limit)]
     if wanted.workflow_name is not None:
-        base = base.where(EXECUTIONS.c.workflow_name == wanted.workflow_name)
-    each_state = sorted(set(wanted.states))
-    walks = [base.where(EXECUTIONS.c.state == int(state)) for state in each_state] or [base]
+        base = _walking(base, EXECUTIONS.c.workflow_name, wanted.workflow_name, descending=descending)
+        if wanted.states:
+            base = base.where(_in_states(wanted))
+        walks = [base]
+    else:
+        each_state = sorted(set(wanted.states))
+        walks = [_walking(base, EXECUTIONS.c.state, int(state), descending=descending) for state in each_state] or [
+            base
+        ]
     return [_ordered(walk, EXECUTIONS.c, descending).limit(limit) for walk in walks]
+
+
+def _walking(base: Select[Any], first: Column[Any], value: Any, *, descending: bool) -> Select[Any]:
+    """Rows whose `first` column has one value, in an order that only the index which begins with it gives.
+
+    With a plain equality the planner may walk the index of all starts and throw away what does not match: without end
+    where the matches are old. An array of one value and the column in the order leave it no such choice.
+    """
+    one: ColumnElement[Any] = literal([value], ARRAY(first.type))
+    return base.where(first == any_(one)).order_by(first.asc() if descending else first.desc())
+
+
+def _in_states(wanted: ExecutionFilter) -> ColumnElement[bool]:
+    states: ColumnElement[Any] = literal([int(state) for state in wanted.states], ARRAY(SmallInteger))
+    return EXECUTIONS.c.state == any_(states)
 
 
 def _with_id(

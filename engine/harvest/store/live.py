@@ -33,8 +33,8 @@ async def watch(store: Store) -> bool:
 
     Raises ShardUnavailableError.
     """
-    rows = await store.write.write(_WATCH, float(WATCH_SECONDS), limit=2.0)
-    return bool(rows and rows[0]["lapsed"])
+    rows: list[Any] = await store.write.write(_WATCH, float(WATCH_SECONDS), limit=2.0)
+    return any(row["lapsed"] for row in rows)
 
 
 def touched_partitions(payload: str) -> int:

@@ -51,19 +51,26 @@ with r as materialized (
       with ordinality as r(execution_id, seq, attempt, worker, kind, payload, nth)
 ),
 mine as materialized (
-    select a.ctid as place, r.*
+    select r.*
       from r join harvest_activity_tasks a on a.execution_id = r.execution_id and a.seq = r.seq
      where a.execution_id = any($1) and a.attempt = r.attempt and a.worker is not distinct from r.worker
        for update of a skip locked
 ),
 open as materialized (
     select e.execution_id, e.next_event_id from harvest_executions e
-     where e.execution_id = any(array(select execution_id from mine)) and e.state < 10
+     where e.execution_id = any(array(select execution_id from mine)) and e.closed_at is null
        for no key update of e skip locked
+),
+tasks as materialized (
+    select t.execution_id from harvest_workflow_tasks t
+     where t.execution_id = any(array(select execution_id from open))
+       for no key update of t skip locked
 ),
 numbered as materialized (
     select m.*, o.next_event_id + row_number() over (partition by m.execution_id order by m.nth) - 1 as event_id
-      from mine m join open o on o.execution_id = m.execution_id
+      from mine m
+      join open o on o.execution_id = m.execution_id
+      join tasks t on t.execution_id = m.execution_id
 ),
 advanced as (
     update harvest_executions e set next_event_id = e.next_event_id + n.added
@@ -77,7 +84,8 @@ appended as (
       from numbered n join advanced a on a.execution_id = n.execution_id
 ),
 gone as (
-    delete from harvest_activity_tasks where ctid = any(array(select place from numbered))
+    delete from harvest_activity_tasks a using numbered n
+     where a.execution_id = any($1) and a.execution_id = n.execution_id and a.seq = n.seq
 ),
 woken as ("""
     + WAKE_TASKS.format(condition="t.execution_id = any(array(select execution_id from advanced))")
@@ -92,7 +100,7 @@ with r as materialized (
       as r(execution_id, seq, attempt, worker, delay, failure, strike)
 ),
 mine as materialized (
-    select a.ctid as place, r.delay, r.failure, r.strike
+    select a.execution_id, a.seq, r.delay, r.failure, r.strike
       from r join harvest_activity_tasks a on a.execution_id = r.execution_id and a.seq = r.seq
      where a.execution_id = any($1) and a.attempt = r.attempt and a.worker is not distinct from r.worker
        for update of a skip locked
@@ -103,13 +111,16 @@ update harvest_activity_tasks a
        sort_at = clock_timestamp() + m.delay * interval '1 second',
        last_failure = coalesce(m.failure, a.last_failure), strikes = a.strikes + m.strike
   from mine m
- where a.ctid = m.place and a.ctid = any(array(select place from mine))
+ where a.execution_id = any($1) and a.execution_id = m.execution_id and a.seq = m.seq
 returning a.execution_id, a.seq, a.due"""
 
 _STILL = """
-select a.execution_id, a.seq from unnest($1::uuid[], $2::int[], $3::int[]) as r(execution_id, seq, attempt)
-  join harvest_activity_tasks a on a.execution_id = r.execution_id and a.seq = r.seq and a.attempt = r.attempt
-  join harvest_executions e on e.execution_id = a.execution_id and e.state < 10"""
+select a.execution_id, a.seq
+  from unnest($1::uuid[], $2::int[], $3::int[], $4::uuid[]) as r(execution_id, seq, attempt, worker)
+  join harvest_activity_tasks a
+    on a.execution_id = r.execution_id and a.seq = r.seq and a.attempt = r.attempt
+   and a.worker is not distinct from r.worker
+  join harvest_executions e on e.execution_id = a.execution_id and e.closed_at is null"""
 
 
 async def end_activities(store: Store, ends: Sequence[ActivityEnd]) -> Appended:
@@ -144,11 +155,13 @@ async def retry_activities(store: Store, retries: Sequence[ActivityRetry]) -> se
     return {(row["execution_id"], row["seq"]) for row in rows}
 
 
-async def still_at_attempt(
-    store: Store, tasks: Sequence[tuple[UUID, int, int]]
-) -> set[tuple[UUID, int]]:
-    """Which (execution, seq, attempt) still exist on open runs: the others are stale, these were only busy."""
+async def still_at_attempt(store: Store, tasks: Sequence[ActivityEnd | ActivityRetry]) -> set[tuple[UUID, int]]:
+    """Whose task is still at its attempt and holder, on an open run: the others are stale, these were only busy."""
     rows = await store.scan.fetch(
-        _STILL, [task[0] for task in tasks], [task[1] for task in tasks], [task[2] for task in tasks]
+        _STILL,
+        [task.execution_id for task in tasks],
+        [task.seq for task in tasks],
+        [task.attempt for task in tasks],
+        [task.worker for task in tasks],
     )
     return {(row["execution_id"], row["seq"]) for row in rows}

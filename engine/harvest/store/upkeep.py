@@ -18,7 +18,7 @@ with held as materialized (
 ),
 run as (
     update harvest_executions set blocked = $4
-     where execution_id = any(array(select execution_id from held)) and state < 10
+     where execution_id = any(array(select execution_id from held)) and closed_at is null
  returning execution_id
 ),
 reason as (

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID
 
@@ -103,6 +103,7 @@ class ActivityRunner:
         self.running: dict[tuple[UUID, int], Attempt] = {}
         self.beats: dict[tuple[UUID, int], tuple[int, int, bytes]] = {}
         self.on_end: Callable[[Attempt, Ended], None] = lambda attempt, ended: None
+        self.beat_writers: dict[int, Callable[[], Awaitable[None]]] = {}
         self._registry = registry
         self._queues = frozenset(options.queues)
         self._free = options.activity_slots
@@ -222,8 +223,17 @@ class ActivityRunner:
         if attempt.abandoned and ended.kind != EventKind.ACTIVITY_COMPLETED:
             # Cut short by the end of this worker, not by the activity: whoever takes it over runs it again.
             return
+        if ended.delay is not None and attempt.key in self.beats:
+            await self._write_last_beat(attempt)
         self._count(ended)
         self.on_end(attempt, ended)
+
+    async def _write_last_beat(self, attempt: Attempt) -> None:
+        """The next attempt must find what this one said last."""
+        try:
+            await self.beat_writers[attempt.shard_id]()
+        except Exception as error:
+            _log.warning("the last heartbeat of activity %r is not written yet: %s", attempt.name, error)
 
     async def _outcome(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> Ended:
         limit: asyncio.Timeout | None = None

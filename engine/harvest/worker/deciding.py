@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from harvest.definitions.registry import Registry
-from harvest.errors import DefinitionMissingError, HarvestError, PayloadDecodeError
-from harvest.history.events import ActivityStarted, Event, EventKind, encode_data
+from harvest.errors import DecisionFailedError, DefinitionMissingError, HarvestError, PayloadDecodeError
+from harvest.history.events import ActivityStarted, Event, EventKind, Failure, encode_data
 from harvest.history.ids import ExecutionId
+from harvest.history.limits import HISTORY_EVENTS_HARD, HISTORY_EVENTS_SOFT, PAYLOAD_WARN_BYTES
 from harvest.history.states import CLOSES_AS, State
-from harvest.replay.commands import CancelActivity, CancelTimer, Command, ScheduleActivity, StartTimer
+from harvest.replay.commands import CancelActivity, CancelTimer, Command, Key, ScheduleActivity, StartTimer
 from harvest.replay.context import WorkflowContext
-from harvest.replay.decision import Outcome, history_cap, outcome_of
+from harvest.replay.decision import Outcome, failed, history_cap, outcome_of
 from harvest.replay.run import Identity, Run
 from harvest.store.commit import HELD, PARKED, Batch
 from harvest.worker.options import Counters
 from harvest.worker.watch import StepInterrupted, StepWatch
 from harvest.worker.work import Work
+
+_log = logging.getLogger("harvest.worker")
+_CANCELS_ACTIVITY: Final = int(EventKind.ACTIVITY_CANCEL_REQUESTED)
+_CANCELS_TIMER: Final = int(EventKind.TIMER_CANCELLED)
+_BEGUN_BY: Final = {
+    EventKind.ACTIVITY_CANCEL_REQUESTED: int(EventKind.ACTIVITY_SCHEDULED),
+    EventKind.TIMER_CANCELLED: int(EventKind.TIMER_STARTED),
+}
 
 
 class Slots(Protocol):
@@ -66,6 +76,9 @@ class Decider:
             error = None
         except HarvestError as caught:
             error = caught
+        except BaseException as caught:
+            # Whatever it is, it must not end the loop that all other runs live by.
+            error = self._not_decided(work, caught)
         too_long = self._steps.end()
         if too_long is not None and work.run is not None:
             work.run.interrupted(too_long)
@@ -90,6 +103,12 @@ class Decider:
         if run.blocked is None and work.inbox:
             run.deliver(self._merge(work, now))
         return run.blocked
+
+    def _not_decided(self, work: Work, caught: BaseException) -> HarvestError:
+        if work.run is not None and work.run.blocked is not None:
+            return work.run.blocked
+        _log.error("execution %s could not be decided", work.execution_id, exc_info=caught)
+        return DecisionFailedError(f"deciding this run failed: {type(caught).__name__}: {caught}")
 
     def _new_run(self, work: Work) -> Run:
         definition = self._registry.workflow(work.workflow_name, work.version)
@@ -123,7 +142,8 @@ class Decider:
         """Put a run's decision into a batch."""
         run = work.run
         assert run is not None
-        outcome = outcome_of(run) or history_cap(work.next_event_id)
+        outcome = _outcome(work, run)
+        bytes_before = batch.bytes
         event_id = work.next_event_id
         for result, at in work.consumed:
             batch.event(work.execution_id, event_id, result.kind, result.seq, at, result.payload)
@@ -131,11 +151,12 @@ class Decider:
             event_id += 1
         decision = Decision(work, event_id, outcome, [], [], None)
         for command in run.asked.values():
-            self._put_command(batch, decision, command, now)
+            self._put_command(batch, decision, command, now, run.asked)
         if outcome is not None:
             batch.event(work.execution_id, decision.next_event_id, int(outcome.kind), 0, None, outcome.payload)
             decision.next_event_id += 1
             batch.close(work.execution_id, outcome.result, outcome.failure)
+        self._note_size(work, decision, batch.bytes - bytes_before)
         decision.holds = bool(work.inflight or decision.eager)
         state = State.RUNNING if outcome is None else CLOSES_AS[outcome.kind]
         batch.decision(
@@ -154,24 +175,42 @@ class Decider:
         """A decision was refused: its reserved slot is free again."""
         self._slots.give_back(command)
 
-    def _put_command(self, batch: Batch, decision: Decision, command: Command, now: datetime) -> None:
+    def _note_size(self, work: Work, decision: Decision, added: int) -> None:
+        """Warn of a large decision, and once of a history that passes its soft limit (answers 15)."""
+        if added >= PAYLOAD_WARN_BYTES:
+            _log.warning(
+                "a decision of workflow %r (%s) writes %d bytes; keep large data elsewhere and pass a reference",
+                work.workflow_name, work.execution_id, added,
+            )  # fmt: skip
+        if work.next_event_id <= HISTORY_EVENTS_SOFT < decision.next_event_id:
+            _log.warning(
+                "the history of workflow %r (%s) passes %d events; at %d the run fails",
+                work.workflow_name, work.execution_id, HISTORY_EVENTS_SOFT, HISTORY_EVENTS_HARD,
+            )  # fmt: skip
+
+    def _put_command(
+        self, batch: Batch, decision: Decision, command: Command, now: datetime, asked: dict[Key, Command]
+    ) -> None:
         execution_id = decision.work.execution_id
         event_id = decision.next_event_id
         decision.next_event_id += 1
         if isinstance(command, ScheduleActivity):
             batch.event(execution_id, event_id, int(command.kind), command.seq, None, command.payload())
-            if decision.outcome is None:
+            if decision.outcome is None and (_CANCELS_ACTIVITY, command.seq) not in asked:
                 self._put_activity(batch, decision, command, event_id)
         elif isinstance(command, StartTimer):
             fires_at = command.until or now + timedelta(seconds=command.duration)
             batch.event(execution_id, event_id, int(command.kind), command.seq, None, command.payload_at(fires_at))
-            batch.timer(execution_id, command.seq, fires_at)
-            decision.fires_at = min(fires_at, decision.fires_at or fires_at)
+            if (_CANCELS_TIMER, command.seq) not in asked:
+                batch.timer(execution_id, command.seq, fires_at)
+                decision.fires_at = min(fires_at, decision.fires_at or fires_at)
         else:
             assert isinstance(command, CancelTimer | CancelActivity)
             batch.event(execution_id, event_id, int(command.kind), command.seq, None, b"{}")
-            batch.cancel(execution_id, command.seq)
-            decision.cancelled.append(command.seq)
+            # What is asked for and taken back in one commit never begins.
+            if (_BEGUN_BY[command.kind], command.seq) not in asked:
+                batch.cancel(execution_id, command.seq)
+                decision.cancelled.append(command.seq)
 
     def _put_activity(self, batch: Batch, decision: Decision, command: ScheduleActivity, event_id: int) -> None:
         eager = self._slots.reserve(command)
@@ -209,6 +248,14 @@ class Decider:
         )
 
 
+def _outcome(work: Work, run: Run) -> Outcome | None:
+    try:
+        return outcome_of(run) or history_cap(work.next_event_id)
+    except Exception as error:
+        _log.error("how execution %s ended cannot be written", work.execution_id, exc_info=error)
+        return failed(Failure(type=type(error).__name__, message="how the workflow ended cannot be written as JSON"))
+
+
 def blocked_delay(count: int) -> float:
     """Seconds until a blocked run is tried again: 1, 2, 4 … 60."""
     return float(min(60, 2 ** min(count - 1, 6)))
@@ -217,5 +264,3 @@ def blocked_delay(count: int) -> float:
 def block_code(error: HarvestError) -> str:
     """The code that pages and the API show for a block."""
     return PayloadDecodeError.slug if isinstance(error, PayloadDecodeError) else error.slug
-
-

@@ -44,7 +44,6 @@ class TimerLoop:
 
     async def tick(self) -> float:
         """Fire what is due; returns the seconds until the next look."""
-        # What is set while the database is asked must not be lost: it may be sooner than what it answers.
         self._next = None
         fired = await appends.fire_timers(self._store)
         for _, partition, holder in fired:
@@ -52,9 +51,9 @@ class TimerLoop:
             self._store.hints.touch(partition)
         if len(fired) >= FULL_PASS:
             return 0.0
-        earliest = await appends.next_timer(self._store)
-        if earliest is not None and (self._next is None or earliest < self._next):
-            self._next = earliest
+        # What was set while the database was asked is not in its answer.
+        known = [at for at in (self._next, await appends.next_timer(self._store)) if at is not None]
+        self._next = min(known, default=None)
         if self._next is None:
             return IDLE_SECONDS
         # A due timer that was not fired belongs to a run that is locked at this moment.
@@ -94,6 +93,7 @@ class Scanner:
         self._runner = runner
         self._options = options
         self._counters = counters
+        runner.beat_writers[store.shard_id] = self.write_beats
 
     async def run(self) -> None:
         """Run every pass until cancelled."""
@@ -150,13 +150,7 @@ class Scanner:
 
     async def heartbeats(self) -> None:
         """Write this process's heartbeats, and learn which running attempts nobody waits for any more."""
-        # A copy: activities in threads add to it meanwhile.
-        mine = [(key, beat) for key, beat in self._runner.beats.copy().items() if beat[0] == self._store.shard_id]
-        if mine:
-            await upkeep.beat(self._store, [(key[0], key[1], beat[1], beat[2]) for key, beat in mine])
-        for key, beat in mine:
-            if self._runner.beats.get(key) is beat:
-                del self._runner.beats[key]
+        await self.write_beats()
         old = clock.monotonic() - 1.0
         running = [
             (a.execution_id, a.seq, a.attempt)
@@ -170,10 +164,24 @@ class Scanner:
                 else:
                     self._runner.cancel(execution_id, [seq])
 
+    async def write_beats(self) -> None:
+        """Write what the activities of this process have said since the last time, in one statement."""
+        # A copy: activities in threads add to it meanwhile.
+        mine = [(key, beat) for key, beat in self._runner.beats.copy().items() if beat[0] == self._store.shard_id]
+        if mine:
+            await upkeep.beat(self._store, [(key[0], key[1], beat[1], beat[2]) for key, beat in mine])
+        for key, beat in mine:
+            if self._runner.beats.get(key) is beat:
+                del self._runner.beats[key]
+
     async def overdue_activities(self) -> None:
         """End or retry activities whose timeout has come (reference 2.15)."""
         retries, ends, overruled = [], [], []
-        for overdue in await upkeep.overdue_activities(self._store):
+        found = await upkeep.overdue_activities(self._store)
+        if any(each.worker == self._worker and (each.execution_id, each.seq) in self._runner.beats for each in found):
+            await self.write_beats()
+            found = await upkeep.overdue_activities(self._store)
+        for overdue in found:
             if overdue.is_alive:
                 await upkeep.postpone(self._store, overdue.execution_id, overdue.seq, overdue.attempt)
                 continue

@@ -11,7 +11,6 @@ from harvest_console.pages.forms.fields import COUNT, INCLUDED, ROOT, TEXT, poin
 from harvest_console.pages.forms.schema import MOST_ITEMS, Schema, build_form
 from harvest_console.pages.forms.writing import json_of_form
 
-
 MOST_CHARACTERS: Final = 64 * 1024
 
 

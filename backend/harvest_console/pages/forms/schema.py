@@ -50,7 +50,7 @@ class _Builder:
         plain, nullable = _without_null(self._resolved(schema))
         plain = self._resolved(plain)
         kind = _kind_of(plain)
-        common = {
+        common: dict[str, Any] = {
             "name": name,
             "label": label,
             "required": required,

@@ -55,7 +55,8 @@ def new_form(schema: Schema, title: str, tab: str = "") -> PayloadForm:
 
 def posted_form(schema: Schema, title: str, post: Mapping[str, str]) -> PayloadForm:
     """The form that was posted, after what its buttons ask for: another tab, one item more or less."""
-    values = {name: value for name, value in post.items() if name == ROOT or name.startswith((ROOT + "/", ROOT + COUNT))}
+    ours = (ROOT + "/", ROOT + COUNT)
+    values = {name: value for name, value in post.items() if name == ROOT or name.startswith(ours)}
     if name := post.get(ADD):
         values[name + COUNT] = str(min(_count(values, name) + 1, MOST_ITEMS))
     if name := post.get(REMOVE):

@@ -1,0 +1,134 @@
+"""The API as the command line uses it: one request, its answer as bytes, refusals as errors with an exit status."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+import msgspec
+
+DEFAULT_URL: Final = "http://127.0.0.1:8400/api/harvest"
+REFUSED, USED_WRONGLY, UNREACHABLE, STILL_OPEN = 1, 2, 3, 4
+EXIT_STATUSES: Final = (
+    "Exit status: 0 done; 1 refused, or the run did not complete; 2 used wrongly; 3 the console or a shard does not "
+    "answer, or the outcome is unknown; 4 the run is still open."
+)
+_SECONDS: Final = 45.0
+
+
+class RemoteError(click.ClickException):
+    """A request that did not do what was asked; printed as one line, with an exit status of its own."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def show(self, file: Any = None) -> None:
+        """Print to standard error, like every other error of the command line."""
+        click.echo(f"harvest: {self.message}", err=True)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Status and body of an answer that is no refusal."""
+
+    status: int
+    body: bytes
+
+
+class Remote(msgspec.Struct, frozen=True):
+    """Where the API is and who asks."""
+
+    base_url: str = DEFAULT_URL
+    token: str | None = None
+    actor: str | None = None
+    request_id: str | None = None
+
+    def get(self, *parts: str, **query: object) -> Answer:
+        """Read what is at the path; query values of None are left out. Raises RemoteError."""
+        return self._send("GET", parts, query, None, {})
+
+    def post(self, *parts: str, body: bytes, idempotency_key: str | None = None) -> Answer:
+        """Send `body`, which is JSON text. Raises RemoteError."""
+        headers = {"Content-Type": "application/json"}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        return self._send("POST", parts, {}, body, headers)
+
+    def _send(
+        self, method: str, parts: tuple[str, ...], query: dict[str, object], body: bytes | None, headers: dict[str, str]
+    ) -> Answer:
+        pairs = {name: value for name, value in query.items() if value is not None}
+        url = "/".join([self.base_url.rstrip("/"), *(quote(part, safe="") for part in parts)])
+        url += f"?{urlencode(pairs)}" if pairs else ""
+        headers = {"Accept": "application/json", "X-Harvest-Source": "cli", **headers}
+        for name, value in (("X-Harvest-Actor", self.actor), ("X-Request-Id", self.request_id)):
+            if value:
+                headers[name] = value
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        try:
+            request = urllib.request.Request(url, data=body, headers=headers, method=method)  # noqa: S310
+            with _opener(url).open(request, timeout=_SECONDS) as response:
+                return Answer(response.status, response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refusal(error.code, error.read(), self.base_url) from None
+        except (ValueError, UnicodeError) as error:
+            raise RemoteError(f"{self.base_url} cannot be asked: {error}", USED_WRONGLY) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise RemoteError(_unreachable(self.base_url, reason), UNREACHABLE) from None
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    """One that follows no redirect, and asks this machine without a proxy."""
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+    if _is_local(urlsplit(url).hostname or ""):
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token goes to the address that was named and to no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _unreachable(base_url: str, reason: object) -> str:
+    if isinstance(reason, TimeoutError | socket.timeout):
+        said = f"no answer in {_SECONDS:.0f} s"
+    elif isinstance(reason, ConnectionRefusedError):
+        said = "connection refused"
+    else:
+        said = str(reason)
+    return f"no console at {base_url}: {said}. Start `harvest dev`, or name another with --base-url or HARVEST_URL"
+
+
+def _refusal(status: int, body: bytes, base_url: str) -> RemoteError:
+    """What a problem+json answer says, in one line and a line for each problem that it points to."""
+    try:
+        problem = msgspec.json.decode(body, type=dict[str, Any])
+        lines = [f"{problem['detail']} [{problem['code']}]"]
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
+        return RemoteError(f"{base_url} answered {status}, and not as Harvest's API does", UNREACHABLE)
+    if status == 401:
+        lines[0] += ": give the console's HARVEST_ADMIN_TOKEN with --token or HARVEST_TOKEN"
+    for each in problem.get("problems", ()):
+        lines.append(f"  {each.get('pointer') or '/'}: {each.get('message')}")
+    if problem.get("slug") == "outcome_unknown" and "idempotency_key" in problem:
+        lines.append(f"  repeat it with --idempotency-key {problem['idempotency_key']}")
+    return RemoteError("\n".join(lines), UNREACHABLE if status >= 500 else REFUSED)

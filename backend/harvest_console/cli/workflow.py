@@ -1,0 +1,265 @@
+"""`harvest workflow …`: executions over the API (reference 6)."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec
+
+import click
+import msgspec
+from msgspec import Raw
+
+from harvest_console.cli.remote import (
+    DEFAULT_URL,
+    EXIT_STATUSES,
+    REFUSED,
+    STILL_OPEN,
+    Answer,
+    Remote,
+    RemoteError,
+)
+
+P = ParamSpec("P")
+REUSE: Final = ("allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running")
+CONFLICT: Final = ("unspecified", "fail", "use_existing", "terminate_existing")
+_WAIT_EACH: Final = 25.0
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Whom a command asks, and how it prints."""
+
+    remote: Remote
+    pretty: bool
+
+    def show(self, answer: Answer) -> None:
+        """Print an answer; numbers stay as they were stored."""
+        body = msgspec.json.format(answer.body, indent=2) if self.pretty else answer.body
+        click.echo(body)
+
+    def warn_of_missing_shards(self, answer: Answer) -> None:
+        """Name the shards that an answer does without on standard error."""
+        for shard in msgspec.json.decode(answer.body).get("unavailable_shards", ()):
+            click.echo(
+                f"harvest: shard {shard['shard_id']} is not in this answer: {shard['reason']}",
+                err=True,
+            )
+
+
+def with_session(command: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
+    """Give a command the options that all of them have, as a Session."""
+
+    @click.option("--base-url", envvar="HARVEST_URL", default=DEFAULT_URL, show_default=True, help="Where the API is.")
+    @click.option("--token", envvar=["HARVEST_TOKEN", "HARVEST_ADMIN_TOKEN"], help="Bearer token [env HARVEST_TOKEN].")
+    @click.option("--actor", envvar="HARVEST_ACTOR", help="For whom you act; the audit log keeps it.")
+    @click.option("--request-id", help="An id of yours for this request; the audit log keeps it.")
+    @click.option("--output", type=click.Choice(["pretty-json", "json"]), default="pretty-json", show_default=True)
+    @functools.wraps(command)
+    def run(
+        *args: P.args,
+        base_url: str,
+        token: str | None,
+        actor: str | None,
+        request_id: str | None,
+        output: str,
+        **kwargs: P.kwargs,
+    ) -> None:
+        remote = Remote(base_url=base_url, token=token, actor=actor, request_id=request_id)
+        command(Session(remote, pretty=output == "pretty-json"), *args, **kwargs)
+
+    return run
+
+
+def json_text(what: str, text: str | None, file: Path | None) -> bytes | None:
+    """JSON from an option or a file (`-` is standard input), as the bytes that were given; None for neither."""
+    if text is not None and file is not None:
+        raise click.UsageError(f"--{what}-json and --{what}-file exclude each other")
+    if text is not None:
+        data, source = text.encode(errors="surrogateescape"), f"--{what}-json"
+    elif file is not None:
+        data = sys.stdin.buffer.read() if str(file) == "-" else _read(file)
+        source = str(file)
+    else:
+        return None
+    try:
+        data.decode()
+        msgspec.json.decode(data)
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{source} is not UTF-8: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise click.UsageError(f"{source} is not JSON: {error}. A text needs quotes inside: '\"text\"'") from None
+    return data
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def json_options(what: str, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The pair --WHAT-json and --WHAT-file."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        command = click.option(
+            f"--{what}-file", type=click.Path(path_type=Path), help="The same from a file; - is stdin."
+        )(command)
+        return click.option(f"--{what}-json", help=help)(command)
+
+    return add
+
+
+def _located(name: str | None, target: str) -> list[str]:
+    """The path of an execution: by its id, or by type and workflow id."""
+    return ["workflows", "by-id", name, target] if name else ["workflows", target]
+
+
+BY_NAME = click.option("--workflow-name", help="Take the argument as the workflow id of this type.")
+
+
+@click.group(epilog=EXIT_STATUSES)
+def workflow() -> None:
+    """Start, list, look at, signal, cancel and end workflows."""
+
+
+@workflow.command()
+@click.argument("workflow_name")
+@click.option("--workflow-id", help="Its business id; unique while the run is open.")
+@click.option("--queue", help="The task queue, if not the type's own.")
+@click.option("--priority", type=int, help="Higher is taken first.")
+@json_options("input", "The input as JSON.")
+@json_options("memo", "A note kept with the run, as JSON.")
+@json_options("search-attrs", "Search attributes, a JSON object.")
+@click.option("--execution-timeout-secs", type=float, help="The run's deadline, from its start.")
+@click.option("--reuse-policy", type=click.Choice(REUSE), help="When an earlier run of the id has ended.")
+@click.option("--conflict-policy", type=click.Choice(CONFLICT), help="When a run of the id is open.")
+@click.option("--idempotency-key", help="Starting again with the same key gives the same run.")
+@with_session
+def start(
+    session: Session,
+    workflow_name: str,
+    input_json: str | None,
+    input_file: Path | None,
+    memo_json: str | None,
+    memo_file: Path | None,
+    search_attrs_json: str | None,
+    search_attrs_file: Path | None,
+    idempotency_key: str | None,
+    **plain: Any,
+) -> None:
+    """Start a workflow of type WORKFLOW_NAME."""
+    body: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    for name, data in (
+        ("input", json_text("input", input_json, input_file)),
+        ("memo", json_text("memo", memo_json, memo_file)),
+        ("search_attrs", json_text("search-attrs", search_attrs_json, search_attrs_file)),
+    ):
+        if data is not None:
+            body[name] = Raw(data)
+    session.show(
+        session.remote.post(
+            "workflows", workflow_name, "start", body=msgspec.json.encode(body), idempotency_key=idempotency_key
+        )
+    )
+
+
+@workflow.command(name="list")
+@click.option("--state", multiple=True, help="RUNNING, COMPLETED, FAILED, …; may be given several times.")
+@click.option("--workflow-name", help="Only this type.")
+@click.option("--workflow-id", help="Only this id.")
+@click.option("--started-after", help="An instant with its zone, like 2026-05-01T10:00:00Z.")
+@click.option("--started-before", help="The same; exclusive.")
+@click.option("--order", type=click.Choice(["desc", "asc"]), help="By start; newest first unless asc.")
+@click.option("--limit", type=click.IntRange(1, 200), help="Rows of the page.")
+@click.option("--cursor", help="`next_cursor` of the page before.")
+@with_session
+def list_(session: Session, state: tuple[str, ...], limit: int | None, **query: Any) -> None:
+    """List executions, one page, over all shards."""
+    answer = session.remote.get("workflows", state=",".join(state) or None, page_size=limit, **query)
+    session.show(answer)
+    session.warn_of_missing_shards(answer)
+
+
+@workflow.command()
+@click.argument("execution")
+@BY_NAME
+@with_session
+def get(session: Session, execution: str, workflow_name: str | None) -> None:
+    """Show one execution: state, payloads, what it waits for."""
+    session.show(session.remote.get(*_located(workflow_name, execution)))
+
+
+@workflow.command()
+@click.argument("execution")
+@click.option("--after", type=int, help="Only events after this event id.")
+@click.option("--before", type=int, help="Only events before this event id.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="Events of the page; 100 if not given.")
+@click.option("--order", type=click.Choice(["asc", "desc"]), help="Oldest first unless desc.")
+@with_session
+def history(session: Session, execution: str, **query: Any) -> None:
+    """Show a window of an execution's history."""
+    session.show(session.remote.get("workflows", execution, "history", **query))
+
+
+@workflow.command()
+@click.argument("execution")
+@BY_NAME
+@click.option("--wait", type=click.FloatRange(0), default=0.0, help="Seconds to wait for the end.", show_default=True)
+@with_session
+def result(session: Session, execution: str, workflow_name: str | None, wait: float) -> None:
+    """Show how an execution ended; waits for it with --wait."""
+    path = [*_located(workflow_name, execution), "result"]
+    while True:
+        step = min(wait, _WAIT_EACH)
+        answer = session.remote.get(*path, wait=f"{step:.6f}s")
+        wait -= step
+        if answer.status != 204 or wait <= 0:
+            break
+    if answer.status == 204:
+        raise RemoteError(f"execution {execution} is still open", STILL_OPEN)
+    session.show(answer)
+    if msgspec.json.decode(answer.body)["state"] != "COMPLETED":
+        sys.exit(REFUSED)
+
+
+@workflow.command()
+@click.argument("execution")
+@click.argument("signal_name")
+@BY_NAME
+@json_options("payload", "The payload as JSON; null if not given.")
+@click.option("--idempotency-key", help="Signalling again with the same key delivers it once.")
+@with_session
+def signal(
+    session: Session,
+    execution: str,
+    signal_name: str,
+    workflow_name: str | None,
+    payload_json: str | None,
+    payload_file: Path | None,
+    idempotency_key: str | None,
+) -> None:
+    """Send the signal SIGNAL_NAME to an execution."""
+    body = json_text("payload", payload_json, payload_file) or b"null"
+    path = [*_located(workflow_name, execution), "signal", signal_name]
+    session.show(session.remote.post(*path, body=body, idempotency_key=idempotency_key))
+
+
+@workflow.command()
+@click.argument("execution")
+@click.option("--reason", default="", help="Why; the history and the audit log keep it.")
+@with_session
+def cancel(session: Session, execution: str, reason: str) -> None:
+    """Ask an execution to end in its own time."""
+    session.show(session.remote.post("workflows", execution, "cancel", body=msgspec.json.encode({"reason": reason})))
+
+
+@workflow.command()
+@click.argument("execution")
+@click.option("--reason", default="", help="Why; the history and the audit log keep it.")
+@with_session
+def terminate(session: Session, execution: str, reason: str) -> None:
+    """End an execution at once; its code does not run again."""
+    session.show(session.remote.post("workflows", execution, "terminate", body=msgspec.json.encode({"reason": reason})))

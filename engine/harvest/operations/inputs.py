@@ -1,0 +1,72 @@
+"""What a start brings along, checked before it is stored: the input by its JSON Schema, search attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.protocols import Validator
+
+from harvest.errors import InputInvalidError, InvalidRequestError
+from harvest.history import payload
+
+
+def check_input(data: bytes, schema: Mapping[str, Any], *, what: str) -> None:
+    """Check JSON text against a declared schema; raises InputInvalidError with a pointer for each problem."""
+    payload.check_text(data, what=what)
+    validator: Validator = Draft202012Validator(dict(schema), format_checker=_FORMATS)
+    try:
+        found = sorted(
+            validator.iter_errors(msgspec.json.decode(data)), key=lambda error: list(map(str, error.absolute_path))
+        )
+    except RecursionError:
+        raise InputInvalidError(f"{what} is nested too deeply to be checked against its schema", problems=[]) from None
+    problems = [{"pointer": _pointer(error.absolute_path), "message": error.message[:500]} for error in found]
+    if problems:
+        first = problems[0]
+        raise InputInvalidError(
+            f"{what} does not fit its schema: {first['pointer'] or '/'}: {first['message']}", problems=problems[:20]
+        )
+
+
+def _pointer(path: Iterable[str | int]) -> str:
+    """A JSON pointer (RFC 6901)."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def _formats() -> FormatChecker:
+    """The formats that msgspec writes into schemas, checked by what will decode them."""
+    checker = FormatChecker(formats=())
+    for name, as_type in (
+        ("date-time", datetime),
+        ("date", date),
+        ("time", time),
+        ("duration", timedelta),
+        ("uuid", UUID),
+        ("decimal", Decimal),
+    ):
+        checker.checks(name, raises=msgspec.ValidationError)(partial(_converts, as_type=as_type))
+    return checker
+
+
+def _converts(value: object, *, as_type: type) -> bool:
+    if isinstance(value, str):
+        msgspec.convert(value, as_type)
+    return True
+
+
+_FORMATS: Final = _formats()
+
+
+def search_attributes(attributes: Mapping[str, Any]) -> str:
+    """Search attributes as the text of a jsonb value, which cannot hold every JSON text."""
+    text = payload.encode(dict(attributes), what="search_attrs").decode()
+    if "\\u0000" in text:
+        raise InvalidRequestError("search_attrs hold a NUL character, which cannot be searched", field="search_attrs")
+    return text
