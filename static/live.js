@@ -61,7 +61,7 @@ if (live && badge && pause) {
 
   setInterval(() => {
     begun = true;
-    if (!streaming && !paused && !signedOut && !document.hidden) htmx.trigger(live, "poll");
+    if ((!streaming || failures) && !paused && !signedOut && !document.hidden) htmx.trigger(live, "poll");
     show();
   }, POLL_MS);
   setInterval(() => { if (streaming && !paused && !failures) read = Date.now(); show(); }, 1000);

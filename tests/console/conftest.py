@@ -13,7 +13,8 @@ from litestar.testing import AsyncTestClient
 from harvest.operations import signin
 from harvest.shards import Shards
 from harvest_console.app import create_app
-from harvest_console.auth.csrf import _PURPOSE
+from harvest_console.auth.cookies import PLAIN_NAME, unseal
+from harvest_console.auth.csrf import token_for
 from harvest_console.settings import Settings
 from tests.operations.population import register
 
@@ -63,16 +64,12 @@ class Client:
 
     async def sign_in(self, shards: Shards) -> str:
         """Sign in by a link; answers the session's CSRF token."""
-        import hmac
-
-        from harvest_console.auth.cookies import PLAIN_NAME, unseal
-
         link = await signin.create_link(shards, "")
         response = await self("POST", "/signin", data={"token": link.partition("token=")[2]})
         assert response.status_code == 303, response.text
         session = unseal(b"k" * 32, self.inner.cookies[PLAIN_NAME])
         assert session is not None
-        return hmac.digest(b"k" * 32, _PURPOSE + session.secret, "sha256").hex()
+        return token_for(b"k" * 32, session)
 
 
 @pytest.fixture

@@ -136,6 +136,7 @@ async def test_deeply_nested_bodies_and_bodies_that_are_too_large_are_refused(re
     large = b'{"input": "' + b"x" * REQUEST_BYTES + b'"}'
     response = await refusing_console.api("POST", "/workflows/any_flow/start", content=large)
     assert (response.status_code, response.headers["content-type"]) == (413, "application/problem+json")
+    assert response.json()["code"] == "HTTP-413"  # refused while it came, not after it was read
 
 
 async def test_a_signal_is_delivered_once_for_its_key(console: Client) -> None:

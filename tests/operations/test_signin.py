@@ -139,3 +139,15 @@ async def test_what_no_answering_shard_knows_while_one_is_missing_is_unconfirmed
     finally:
         await half.close()
         await only_one.close()
+
+
+async def test_a_session_that_idled_out_stays_so_while_a_shard_is_missing(shards: Shards, actor: Actor) -> None:
+    session = await signin.spend_link(shards, actor, await token(shards))
+    await shards.store(0).write.write(
+        "update harvest_console_sessions set seen_at = clock_timestamp() - interval '5 hours'"
+    )
+    half = await Shards.open({0: shards.store(0).url, 1: DEAD})
+    try:
+        assert await signin.Sessions(half).verify(session) is None
+    finally:
+        await half.close()

@@ -9,6 +9,7 @@ from uuid import UUID
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from harvest.history.limits import NAME_BYTES, REASON_CHARACTERS, WORKFLOW_ID_BYTES
+from harvest.history.states import State
 from harvest.operations.auditing import MOST_ENTRIES, AuditView
 from harvest.operations.definitions import Definition
 from harvest.operations.listing import MOST_ROWS
@@ -19,6 +20,8 @@ from harvest_console.api.answers import UnavailableShard
 Instant = Annotated[datetime, Meta(tz=True)]
 Key = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES)]
 Cursor = Annotated[str, Meta(max_length=500)]
+# For readers of the document; a word that is no state is refused by the operation, which names those there are.
+_STATES = "^({0})(,({0}))*$".format("|".join(State.__members__))
 Availability = Literal["complete", "partial", "unavailable"]
 
 
@@ -118,7 +121,7 @@ class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class FilterQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Which executions; `state` takes several words with commas between them."""
 
-    state: Annotated[str, Meta(max_length=200)] | None = None
+    state: Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": _STATES})] | None = None
     workflow_name: Annotated[str, Meta(max_length=NAME_BYTES)] | None = None
     workflow_id: Annotated[str, Meta(max_length=WORKFLOW_ID_BYTES)] | None = None
     started_after: Instant | None = None

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from litestar import Request
 
+from harvest.operations.signin import Session
 from harvest_console.auth.caller import Connection, caller_of, settings_of
 from harvest_console.auth.errors import CrossSiteError
 
@@ -24,7 +25,12 @@ def csrf_token(request: Connection) -> str:
     caller = caller_of(request)
     if caller is None or caller.session is None:
         return ""
-    return hmac.digest(settings_of(request).secret_key, _PURPOSE + caller.session.secret, sha256).hex()
+    return token_for(settings_of(request).secret_key, caller.session)
+
+
+def token_for(key: bytes, session: Session) -> str:
+    """The token of one session, under the console's key."""
+    return hmac.digest(key, _PURPOSE + session.secret, sha256).hex()
 
 
 def check_same_origin(request: Connection) -> None:

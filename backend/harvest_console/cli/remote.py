@@ -14,7 +14,6 @@ import click
 import msgspec
 
 DEFAULT_URL: Final = "http://127.0.0.1:8400/api/harvest"
-REFUSED, USED_WRONGLY, UNREACHABLE, STILL_OPEN = 1, 2, 3, 4
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 refused, or the run did not complete; 2 used wrongly; 3 the console or a shard does not "
     "answer, or the outcome is unknown; 4 the run is still open."
@@ -23,15 +22,31 @@ _SECONDS: Final = 45.0
 
 
 class RemoteError(click.ClickException):
-    """A request that did not do what was asked; printed as one line, with an exit status of its own."""
+    """A request that was refused, or a run that did not complete; printed on standard error."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = 1
 
     def show(self, file: Any = None) -> None:
-        """Print to standard error, like every other error of the command line."""
+        """Print as every other error of the command line."""
         click.echo(f"harvest: {self.message}", err=True)
+
+
+class AddressError(RemoteError):
+    """The address that was given is none."""
+
+    exit_code = 2
+
+
+class UnreachableError(RemoteError):
+    """The console or a shard does not answer, or what became of the request is unknown."""
+
+    exit_code = 3
+
+
+class StillOpenError(RemoteError):
+    """The run has not ended yet."""
+
+    exit_code = 4
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -73,17 +88,17 @@ class Remote(msgspec.Struct, frozen=True):
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            request = urllib.request.Request(url, data=body, headers=headers, method=method)  # noqa: S310
+            request = urllib.request.Request(url, data=body, headers=headers, method=method)
             with _opener(url).open(request, timeout=_SECONDS) as response:
                 return Answer(response.status, response.read())
         except urllib.error.HTTPError as error:
             with error:
                 raise _refusal(error.code, error.read(), self.base_url) from None
         except (ValueError, UnicodeError) as error:
-            raise RemoteError(f"{self.base_url} cannot be asked: {error}", USED_WRONGLY) from None
+            raise AddressError(f"{self.base_url} cannot be asked: {error}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise RemoteError(_unreachable(self.base_url, reason), UNREACHABLE) from None
+            raise UnreachableError(_unreachable(self.base_url, reason)) from None
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
@@ -124,11 +139,11 @@ def _refusal(status: int, body: bytes, base_url: str) -> RemoteError:
         problem = msgspec.json.decode(body, type=dict[str, Any])
         lines = [f"{problem['detail']} [{problem['code']}]"]
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
-        return RemoteError(f"{base_url} answered {status}, and not as Harvest's API does", UNREACHABLE)
+        return UnreachableError(f"{base_url} answered {status}, and not as Harvest's API does")
     if status == 401:
         lines[0] += ": give the console's HARVEST_ADMIN_TOKEN with --token or HARVEST_TOKEN"
     for each in problem.get("problems", ()):
         lines.append(f"  {each.get('pointer') or '/'}: {each.get('message')}")
     if problem.get("slug") == "outcome_unknown" and "idempotency_key" in problem:
         lines.append(f"  repeat it with --idempotency-key {problem['idempotency_key']}")
-    return RemoteError("\n".join(lines), UNREACHABLE if status >= 500 else REFUSED)
+    return (UnreachableError if status >= 500 else RemoteError)("\n".join(lines))

@@ -6,23 +6,14 @@ import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any, Final
 
 import click
 import msgspec
 from msgspec import Raw
 
-from harvest_console.cli.remote import (
-    DEFAULT_URL,
-    EXIT_STATUSES,
-    REFUSED,
-    STILL_OPEN,
-    Answer,
-    Remote,
-    RemoteError,
-)
+from harvest_console.cli.remote import DEFAULT_URL, EXIT_STATUSES, Answer, Remote, RemoteError, StillOpenError
 
-P = ParamSpec("P")
 REUSE: Final = ("allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running")
 CONFLICT: Final = ("unspecified", "fail", "use_existing", "terminate_existing")
 _WAIT_EACH: Final = 25.0
@@ -48,7 +39,7 @@ class Session(msgspec.Struct, frozen=True):
             )
 
 
-def with_session(command: Callable[Concatenate[Session, P], None]) -> Callable[..., None]:
+def with_session(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that all of them have, as a Session."""
 
     @click.option("--base-url", envvar="HARVEST_URL", default=DEFAULT_URL, show_default=True, help="Where the API is.")
@@ -58,16 +49,16 @@ def with_session(command: Callable[Concatenate[Session, P], None]) -> Callable[.
     @click.option("--output", type=click.Choice(["pretty-json", "json"]), default="pretty-json", show_default=True)
     @functools.wraps(command)
     def run(
-        *args: P.args,
+        *,
         base_url: str,
         token: str | None,
         actor: str | None,
         request_id: str | None,
         output: str,
-        **kwargs: P.kwargs,
+        **kwargs: Any,
     ) -> None:
         remote = Remote(base_url=base_url, token=token, actor=actor, request_id=request_id)
-        command(Session(remote, pretty=output == "pretty-json"), *args, **kwargs)
+        command(Session(remote, pretty=output == "pretty-json"), **kwargs)
 
     return run
 
@@ -219,10 +210,10 @@ def result(session: Session, execution: str, workflow_name: str | None, wait: fl
         if answer.status != 204 or wait <= 0:
             break
     if answer.status == 204:
-        raise RemoteError(f"execution {execution} is still open", STILL_OPEN)
+        raise StillOpenError(f"execution {execution} is still open")
     session.show(answer)
     if msgspec.json.decode(answer.body)["state"] != "COMPLETED":
-        sys.exit(REFUSED)
+        sys.exit(RemoteError.exit_code)
 
 
 @workflow.command()

@@ -39,6 +39,10 @@ _TEXTS: Final = {
         "The database refuses what its decision writes.",
         "read the message, mend the cause; it is tried again by itself",
     ),
+    "decision_failed": BlockText(
+        "Deciding it failed in the engine, not in its code.",
+        "read the message and the worker's log; it is tried again by itself",
+    ),
     "quarantined": BlockText(
         "It was set aside after its worker died three times at this step.",
         "find out what kills the worker, then deploy a new build",

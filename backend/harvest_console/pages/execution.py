@@ -82,9 +82,7 @@ async def history_region(
 ) -> Page:
     """One window of the history."""
     asked = Asked(direction=dir, at=at, after=after, before=before)
-    window = await read_window(
-        shards, parse_execution_id(execution), asked, newest_first=True, base=base_path(request)
-    )
+    window = await read_window(shards, parse_execution_id(execution), asked, newest_first=True, base=base_path(request))
     return render_region(request, "regions/history_update.html", window=window)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from litestar import get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 from msgspec import Struct
 
 from harvest.errors import CursorError, HarvestError, InvalidRequestError
@@ -26,7 +26,7 @@ SIZES: Final = (25, 50, 100, 200)
 DEFAULT_SIZE: Final = 50
 MOST_NEW: Final = 100
 OFFERED: Final = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW")
-States = Annotated[list[str] | None, Parameter(query="state")]
+States = Annotated[list[str] | None, QueryParameter(name="state")]
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -93,9 +93,7 @@ async def workflows_page(
 ) -> Page:
     """The list with its filters."""
     query, problem = _query(states, type, id, after, before, tz, order, size)
-    shown, counted, types = await asyncio.gather(
-        _read(shards, query, cursor), _count(shards, query), _types(shards)
-    )
+    shown, counted, types = await asyncio.gather(_read(shards, query, cursor), _count(shards, query), _types(shards))
     zone = zone_named(read_preferences(request.cookies).zone)
     base = base_path(request)
     return render(
@@ -231,9 +229,7 @@ def _list_context(
     other = "asc" if query.order == "desc" else None
     return {
         "page": page,
-        "rows": [
-            (row, shown_state(row.state, row.blocked.code if row.blocked else None)) for row in rows
-        ],
+        "rows": [(row, shown_state(row.state, row.blocked.code if row.blocked else None)) for row in rows],
         "stale_link": shown.stale_link,
         "fresh": fresh,
         "first_url": link(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -19,8 +18,8 @@ _encoder = msgspec.json.Encoder()
 _canonical = msgspec.json.Encoder(order="deterministic")
 _skipping = msgspec.json.Decoder(msgspec.Raw)
 _finite = json.JSONEncoder(allow_nan=False, check_circular=False, skipkeys=True, default=lambda _: None)
-_strings = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_brackets = re.compile(rb"[\[\]{}]")
+_TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def encode(value: Any, *, what: str = "payload") -> bytes:
@@ -64,7 +63,7 @@ def check(data: bytes, *, what: str = "payload") -> bytes:
             size=len(data),
             limit=PAYLOAD_BYTES,
         )
-    if data.count(b"[") + data.count(b"{") > NESTING and _depth(data) > NESTING:
+    if data.count(b"[") + data.count(b"{") > NESTING and _too_deep(data):
         raise PayloadError(f"{what} is nested deeper than {NESTING} levels", problem="nesting")
     return data
 
@@ -107,13 +106,13 @@ def _refuse_non_finite(value: Any, what: str) -> None:
         raise PayloadError(f"{what} is nested deeper than {NESTING} levels", problem="nesting") from None
 
 
-def _depth(data: bytes) -> int:
-    """Deepest nesting of brackets outside strings in JSON text."""
-    deepest = depth = 0
-    for bracket in _brackets.findall(_strings.sub(b"", data)):
-        if bracket in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        else:
-            depth -= 1
-    return deepest
+def _too_deep(data: bytes) -> bool:
+    """Whether brackets outside strings nest deeper than the limit, in JSON text."""
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(unescaped.translate(_TO_BRACKETS, _NOT_BRACKETS).split(b'"')[::2])
+    for _ in range(NESTING):
+        # Each time the innermost level goes.
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
+            return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -81,8 +82,7 @@ async def overview(shards: Shards) -> Overview:
     async def read(store: Store) -> list[ShardOverview]:
         return [_shard(store.shard_id, await rows.overview(store))]
 
-    answer = await shards.fan_out(read)
-    acts = await list_audit(shards, limit=LAST_ACTS)
+    answer, acts = await asyncio.gather(shards.fan_out(read), list_audit(shards, limit=LAST_ACTS))
     missing = [
         ShardOverview(shard_id=shard.shard_id, available=False, reason=shard.reason, since=shard.since)
         for shard in answer.missing

@@ -15,9 +15,11 @@ from harvest.history.events import (
     EventKind,
     TimerStarted,
     encode_data,
+    kind_word,
 )
 
 Key = tuple[int, int]
+Difference = tuple[str, str]  # what is recorded, and what the code asks for instead
 
 
 class ScheduleActivity(Struct):
@@ -53,13 +55,16 @@ class ScheduleActivity(Struct):
             )
         )
 
-    def difference(self, event: Event) -> str | None:
+    def difference(self, event: Event) -> Difference | None:
         """What differs from the recorded event, or None."""
         recorded: ActivityScheduled = event.data()
         if recorded.name != self.name:
-            return f"activity {recorded.name!r}"
+            return recorded_as(event), self.describe()
         if recorded.digest != self.digest and not self._evolved(bytes(recorded.input)):
-            return f"activity {recorded.name!r} with other arguments: {bytes(recorded.input)[:200].decode(errors='replace')}"
+            return (
+                f"{recorded_as(event)} with the arguments {_shown(bytes(recorded.input))}",
+                f"it with {_shown(self.input)}",
+            )
         return None
 
     def _evolved(self, recorded: bytes) -> bool:
@@ -82,21 +87,19 @@ class StartTimer(Struct):
     kind: EventKind = EventKind.TIMER_STARTED
 
     def describe(self) -> str:
-        what = f"until {self.until.isoformat()}" if self.until else f"of {self.duration:g} s"
-        return f"timer {what} (number {self.seq})"
+        return _timer(self.duration, self.until, self.seq)
 
     def payload_at(self, fires_at: datetime) -> bytes:
         """The data of its event."""
         return encode_data(TimerStarted(duration=self.duration, fires_at=fires_at, until=self.until))
 
-    def difference(self, event: Event) -> str | None:
+    def difference(self, event: Event) -> Difference | None:
         """What differs from the recorded event, or None."""
         recorded: TimerStarted = event.data()
-        if recorded.until != self.until:
-            return f"timer until {recorded.until}"
-        if self.until is None and abs(recorded.duration - self.duration) > 1e-6:
-            return f"timer of {recorded.duration:g} s"
-        return None
+        same_duration = self.until is not None or abs(recorded.duration - self.duration) <= 1e-6
+        if recorded.until == self.until and same_duration:
+            return None
+        return recorded_as(event), self.describe()
 
 
 class CancelTimer(Struct):
@@ -108,7 +111,7 @@ class CancelTimer(Struct):
     def describe(self) -> str:
         return f"cancellation of timer {self.seq}"
 
-    def difference(self, event: Event) -> str | None:
+    def difference(self, event: Event) -> Difference | None:
         """Nothing beside number and kind can differ."""
         return None
 
@@ -122,9 +125,32 @@ class CancelActivity(Struct):
     def describe(self) -> str:
         return f"cancellation of activity {self.seq}"
 
-    def difference(self, event: Event) -> str | None:
+    def difference(self, event: Event) -> Difference | None:
         """Nothing beside number and kind can differ."""
         return None
 
 
 Command = ScheduleActivity | StartTimer | CancelTimer | CancelActivity
+
+
+def recorded_as(event: Event) -> str:
+    """A recorded command in the words of `describe`."""
+    if event.kind == EventKind.ACTIVITY_SCHEDULED:
+        return f"activity {event.data().name!r} (number {event.seq})"
+    if event.kind == EventKind.TIMER_STARTED:
+        data: TimerStarted = event.data()
+        return _timer(data.duration, data.until, event.seq)
+    if event.kind == EventKind.TIMER_CANCELLED:
+        return CancelTimer(event.seq).describe()
+    if event.kind == EventKind.ACTIVITY_CANCEL_REQUESTED:
+        return CancelActivity(event.seq).describe()
+    return f"{kind_word(event.kind)} (number {event.seq})"
+
+
+def _timer(duration: float, until: datetime | None, seq: int) -> str:
+    return f"timer {f'until {until.isoformat()}' if until else f'of {duration:g} s'} (number {seq})"
+
+
+def _shown(data: bytes) -> str:
+    text = data[:200].decode(errors="replace")
+    return text if len(data) <= 200 else f"{text}… ({len(data):,} bytes)"

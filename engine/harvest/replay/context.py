@@ -159,6 +159,7 @@ class WorkflowContext:
 
     async def wait_condition(self, condition: Callable[[], bool], *, timeout: timedelta | float | None = None) -> None:
         """Wait until `condition()` holds; it is looked at whenever the workflow comes to rest. Raises TimeoutError."""
+        self._run.check_usable()
         if condition():
             return
         future = self._run.wait_for(condition)
@@ -221,12 +222,14 @@ class WorkflowContext:
 
     def is_cancelled(self) -> bool:
         """Whether cancellation was requested."""
+        self._run.check_usable()
         return self._run.cancel_reason is not None
 
     @property
     def info(self) -> WorkflowInfo:
         """Facts of the run, up to the event delivered."""
         run = self._run
+        run.check_usable()
         return WorkflowInfo(
             execution_id=run.identity.execution_id,
             workflow_name=run.identity.workflow_name,

@@ -14,7 +14,7 @@ from harvest.history.events import (
     WorkflowFailed,
     encode_data,
 )
-from harvest.history.limits import HISTORY_EVENTS_HARD
+from harvest.history.limits import HISTORY_BYTES_HARD, HISTORY_EVENTS_HARD
 from harvest.replay.failures import failure_of
 from harvest.replay.run import Run
 
@@ -52,14 +52,15 @@ def failed(failure: Failure) -> Outcome:
     )
 
 
-def history_cap(events: int) -> Outcome | None:
-    """A run over the hard limit of events ends FAILED (answers 15)."""
-    if events <= HISTORY_EVENTS_HARD:
+def history_cap(events: int, size: int) -> Outcome | None:
+    """A run over a hard limit of its history, events or bytes of their data, ends FAILED (answers 15)."""
+    if events <= HISTORY_EVENTS_HARD and size <= HISTORY_BYTES_HARD:
         return None
     return failed(
         Failure(
             type="HistoryCapExceeded",
-            message=f"history has {events:,} events; at most {HISTORY_EVENTS_HARD:,} are allowed",
+            message=f"history has {events:,} events of {size:,} bytes; at most {HISTORY_EVENTS_HARD:,} events and "
+            f"{HISTORY_BYTES_HARD:,} bytes are allowed",
             non_retryable=True,
         )
     )

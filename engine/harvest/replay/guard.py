@@ -43,7 +43,6 @@ _FORBIDDEN_EVENTS: Final = {
     "os.posix_spawn": _ACTIVITY,
     "sqlite3.connect": _ACTIVITY,
     "urllib.Request": _ACTIVITY,
-    "time.sleep": "use `await ctx.sleep(...)`",
     "_thread.start_new_thread": _ACTIVITY,
     "_thread.start_joinable_thread": _ACTIVITY,
 }
@@ -57,6 +56,7 @@ _SHIMS: Final[tuple[tuple[Any, str, str], ...]] = (
             "getrandbits", "randbytes", "triangular", "expovariate", "normalvariate",
         )
     ),
+    (time, "sleep", "use `await ctx.sleep(...)`"),
     (uuid, "uuid1", "use ctx.uuid4()"),
     (uuid, "uuid4", "use ctx.uuid4()"),
     (os, "urandom", "use ctx.random()"),

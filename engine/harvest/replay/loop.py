@@ -96,7 +96,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
         timer = WorkflowTimer(when, callback, args, self, context)
-        timer.seq = self.run.start_timer(max(0.0, when - self.time()), timer)
+        # Cleanup code of a run that is let go may wait, for nothing: it is cancelled again. Raising from here would
+        # leave coroutines behind that asyncio was about to await.
+        timer.seq = 0 if self.run.released else self.run.start_timer(max(0.0, when - self.time()), timer)
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -128,27 +130,15 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Nothing to do: the run closes its generators when it is let go."""
 
 
-_IO = "network and files belong in an activity"
-REFUSED: Final = {
+_ELSEWHERE: Final = "files, network and processes belong in an activity"
+_INSTEAD: Final = {
     "run_in_executor": "threads cannot be replayed; do the work in an activity",
     "call_soon_threadsafe": "threads cannot be replayed; do the work in an activity",
-    "create_connection": _IO,
-    "create_server": _IO,
-    "create_unix_connection": _IO,
-    "create_unix_server": _IO,
-    "create_datagram_endpoint": _IO,
-    "getaddrinfo": _IO,
-    "getnameinfo": _IO,
-    "sock_connect": _IO,
-    "sock_recv": _IO,
-    "sock_sendall": _IO,
-    "add_reader": _IO,
-    "add_writer": _IO,
-    "subprocess_exec": "processes belong in an activity",
-    "subprocess_shell": "processes belong in an activity",
     "add_signal_handler": "signals of the operating system belong to the worker",
     "run_forever": "the workflow's loop is driven by its history",
     "run_until_complete": "await the coroutine instead",
+    "stop": "the workflow's loop is driven by its history",
+    "close": "the workflow's loop is driven by its history",
 }
 
 
@@ -159,5 +149,6 @@ def _refusal(name: str, instead: str) -> Callable[..., Any]:
     return refuse
 
 
-for _name, _instead in REFUSED.items():
-    setattr(WorkflowLoop, _name, _refusal(_name, _instead))
+for _name in vars(asyncio.AbstractEventLoop):
+    if not _name.startswith("_") and _name not in vars(WorkflowLoop):
+        setattr(WorkflowLoop, _name, _refusal(_name, _INSTEAD.get(_name, _ELSEWHERE)))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
-from harvest.replay import guard
+from harvest.replay import guard, unwinding
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop
 
 _gather = asyncio.gather
@@ -172,6 +172,7 @@ def install() -> None:
         for name, ordered in _REPLACED.items():
             setattr(module, name, ordered)
     guard.install()
+    unwinding.install()
 
 
 def rebind(function: Callable[..., Any]) -> None:

@@ -40,7 +40,15 @@ from harvest.history.events import (
 from harvest.history.ids import ExecutionId
 from harvest.history.limits import PENDING_OF_A_KIND
 from harvest.replay import guard, unwinding
-from harvest.replay.commands import CancelActivity, CancelTimer, Command, Key, ScheduleActivity, StartTimer
+from harvest.replay.commands import (
+    CancelActivity,
+    CancelTimer,
+    Command,
+    Key,
+    ScheduleActivity,
+    StartTimer,
+    recorded_as,
+)
 from harvest.replay.failures import exception_of
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, WorkflowTimer
 from harvest.replay.unwinding import AbandonStep
@@ -158,17 +166,23 @@ class Run:
     def _spin(self) -> None:
         """Run everything that is ready, then what the conditions let go on, until all is at rest."""
         ready = self.loop.ready
-        while True:
-            while ready and self.blocked is None:
-                handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
-                    try:
-                        handle._run()
-                    except (SystemExit, KeyboardInterrupt):
-                        # The task keeps it as its exception: it fails the run, not the worker.
-                        continue
-            if self.blocked is not None or not self._conditions or not self._release_conditions():
-                break
+        try:
+            try:
+                while True:
+                    while ready and self.blocked is None:
+                        handle = ready.popleft()
+                        if not handle._cancelled:  # type: ignore[attr-defined]
+                            try:
+                                handle._run()
+                            except (SystemExit, KeyboardInterrupt):
+                                # The task keeps it as its exception: it fails the run, not the worker.
+                                continue
+                    if self.blocked is not None or not self._conditions or not self._release_conditions():
+                        break
+            finally:
+                unwinding.calm()
+        except AbandonStep:
+            unwinding.calm()
         self._fresh.clear()
 
     def _release_conditions(self) -> bool:
@@ -203,8 +217,6 @@ class Run:
 
     def _leave(self, before: tuple[bool, Any, Any]) -> None:
         active, outer, hooks = before
-        if self._abandoned:
-            unwinding.stop_insisting()
         guard.leave(active)
         sys.set_asyncgen_hooks(*hooks)
         asyncio._set_running_loop(outer)
@@ -303,13 +315,12 @@ class Run:
         command = self.asked.pop((event.kind, event.seq), None)
         if command is None:
             other = next((c for (_, seq), c in self.asked.items() if seq == event.seq), None)
-            raise self._mismatch(event, other.describe() if other else "nothing with that number")
+            raise self._mismatch(event, recorded_as(event), other.describe() if other else "nothing with that number")
         difference = command.difference(event)
         if difference is not None:
-            raise self._mismatch(event, command.describe(), recorded=difference)
+            raise self._mismatch(event, *difference)
 
-    def _mismatch(self, event: Event, asked: str, recorded: str | None = None) -> NonDeterminismError:
-        recorded = recorded or _recorded(event)
+    def _mismatch(self, event: Event, recorded: str, asked: str) -> NonDeterminismError:
         return NonDeterminismError(
             f"event {event.event_id} records {recorded}, but the code now asks for {asked}",
             event_id=event.event_id,
@@ -414,7 +425,6 @@ class Run:
 
     def elapsed(self) -> float:
         """Seconds from the start of the run to the latest event delivered: the loop's time."""
-        self.check_usable()
         return (self.now_at - self.started_at).total_seconds()
 
     # After a step
@@ -481,16 +491,6 @@ class Run:
         self.tasks = [task for task in self.tasks if not task.done()]
         self._generators = [generator for generator in self._generators if generator.ag_frame is not None]
         self._prune_above = 2 * (len(self.tasks) + len(self._generators)) + SPARE_BEFORE_PRUNING
-
-
-def _recorded(event: Event) -> str:
-    if event.kind == EventKind.ACTIVITY_SCHEDULED:
-        return f"activity {event.data().name!r} (number {event.seq})"
-    if event.kind == EventKind.TIMER_STARTED:
-        data = event.data()
-        what = f"until {data.until.isoformat()}" if data.until else f"of {data.duration:g} s"
-        return f"timer {what} (number {event.seq})"
-    return f"{EventKind(event.kind).word} (number {event.seq})"
 
 
 unwinding.DRIVERS.add(Run._release_conditions.__code__)

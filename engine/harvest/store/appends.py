@@ -290,7 +290,7 @@ def _answer(rows: Sequence[Record]) -> Appending:
 _DEADLINES = """
 with late as materialized (
     select execution_id, next_event_id, deadline_at from harvest_executions
-     where deadline_at <= clock_timestamp() and state < 10
+     where deadline_at <= statement_timestamp() and state < 10
      order by deadline_at limit 200
        for no key update skip locked
 ),
@@ -325,7 +325,7 @@ _TIMERS = (
     """
 with due as materialized (
     select execution_id, seq, fires_at from harvest_timers
-     where fires_at <= clock_timestamp() order by fires_at limit 500
+     where fires_at <= statement_timestamp() order by fires_at limit 500
        for update skip locked
 ),
 open as materialized (

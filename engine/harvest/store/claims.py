@@ -242,12 +242,12 @@ async def claim_activities(
 
 
 async def held_activities(store: Store, worker: UUID) -> list[ClaimedActivity]:
-    """Every activity task that this worker holds by the database's account. Reads the whole table."""
+    """The activity tasks that this worker holds by the database's account. Reads the whole table."""
     return [_activity(row) for row in await store.scan.fetch(_HELD_ACTIVITIES, worker)]
 
 
 async def held(store: Store, worker: UUID) -> set[tuple[UUID, int]]:
-    """Every workflow task, with its attempt, that this worker holds by the database's account. Reads the whole table."""
+    """The workflow tasks, with their attempts, that this worker holds by the database's account. Reads the table."""
     return {(row["execution_id"], row["attempt"]) for row in await store.scan.fetch(_HELD, worker)}
 
 

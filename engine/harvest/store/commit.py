@@ -2,9 +2,9 @@
 
 Each step is one CTE fed by the one before: the fence rows, the execution rows at the expected `next_event_id`, the
 activity tasks whose results are merged; then what passed is written. A table is reached by `key = any(array)`, and
-nothing here waits for a lock: `SKIP LOCKED` leaves a row out, and its decision comes back as busy. What is checked beside
-the key is written `is not distinct from`, which no index serves: before the first ANALYZE the planner would else walk all
-the rows of a worker or of a state.
+nothing here waits for a lock: `SKIP LOCKED` leaves a row out, and its decision comes back as busy. What is checked
+beside the key is written `is not distinct from`, which no index serves: before the first ANALYZE the planner would else
+walk all the rows of a worker or of a state.
 
 Lock order: workflow task (shared), execution, activity tasks, timers. As it waits for none of them, this statement is
 never part of a deadlock, in whatever order others lock.
@@ -50,6 +50,11 @@ class Batch:
         self.timers: list[Row] = []
         self.cancels: list[Row] = []
         self.closes: list[Row] = []
+
+    @property
+    def optional(self) -> tuple[list[Row], ...]:
+        """The rows of the parts that a statement has only when it needs them, in their order."""
+        return self.merges, self.activities, self.timers, self.cancels, self.closes
 
     def decision(
         self,
@@ -128,7 +133,8 @@ class Batch:
 
 _DECIDED = """
 with d as materialized (
-    select * from unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::smallint[], $6::smallint[], $7::int[], $8::text[])
+    select *
+      from unnest($1::uuid[], $2::int[], $3::int[], $4::int[], $5::smallint[], $6::smallint[], $7::int[], $8::text[])
       as d(execution_id, attempt, expected, next_event_id, state, task_state, merged, waiting)
 ),
 held as materialized (
@@ -157,7 +163,8 @@ mine as materialized (
       from harvest_activity_tasks a
       join unnest($16::uuid[], $17::int[], $18::int[]) as m(execution_id, seq, attempt)
         on m.execution_id = a.execution_id and m.seq = a.seq and m.attempt = a.attempt
-     where a.execution_id = any(array(select execution_id from ready)) and a.worker is not distinct from $9 and a.state = 1
+     where a.execution_id = any(array(select execution_id from ready))
+       and a.worker is not distinct from $9 and a.state = 1
        for update of a skip locked
 )"""
 # What a decision cancels is decided by the state that the locked row has: a retry may have come since the snapshot.
@@ -263,8 +270,8 @@ new_activities as (
     insert into harvest_activity_tasks
       (execution_id, seq, state, worker, attempt, scheduled_event_id, queue, name, priority, start_to_close, heartbeat,
        schedule_to_close_at, timeout_at, started_at)
-    select n.execution_id, n.seq, n.eager, case n.eager when 1 then $9 end, n.eager, n.scheduled_event_id, n.queue, n.name,
-           n.priority, n.start_to_close, n.heartbeat,
+    select n.execution_id, n.seq, n.eager, case n.eager when 1 then $9 end, n.eager, n.scheduled_event_id, n.queue,
+           n.name, n.priority, n.start_to_close, n.heartbeat,
            clock_timestamp() + n.schedule_to_close * interval '1 second',
            clock_timestamp() + n.timeout_after * interval '1 second',
            case n.eager when 1 then clock_timestamp() end
@@ -369,15 +376,21 @@ def statement(needs: tuple[bool, ...]) -> str:
     return _statements[needs]
 
 
+def parameters(worker: UUID, batch: Batch) -> list[Any]:
+    """The values of a batch's statement, column by column."""
+    events = zip(*batch.events, strict=True) if batch.events else _NO_EVENTS
+    values = [*zip(*batch.decisions, strict=True), worker, *events]
+    for rows in batch.optional:
+        if rows:
+            values.extend(zip(*rows, strict=True))
+    return values
+
+
 async def commit(store: Store, connection: Connection, worker: UUID, batch: Batch) -> dict[UUID, Answer]:
     """Commit a batch on `connection` and say what became of each decision."""
     sent = clock.monotonic()
-    optional = (batch.merges, batch.activities, batch.timers, batch.cancels, batch.closes)
-    values = [*zip(*batch.decisions, strict=True), worker, *(zip(*batch.events, strict=True) if batch.events else _NO_EVENTS)]
-    for rows in optional:
-        if rows:
-            values.extend(zip(*rows, strict=True))
-    rows = await connection.fetch(statement(tuple(bool(rows) for rows in optional)), *values)
+    needs = tuple(bool(rows) for rows in batch.optional)
+    rows = await connection.fetch(statement(needs), *parameters(worker, batch))
     if rows:
         store.clock.observe(rows[0]["now"], sent, clock.monotonic())
     answers = {row["execution_id"]: Answer.PASSED for row in rows}

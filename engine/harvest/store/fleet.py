@@ -49,7 +49,8 @@ values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + interval '{LEASE_SECONDS
 _RENEW = f"""
 with renewed as (
     update harvest_workers
-       set lease_until = clock_timestamp() + interval '{LEASE_SECONDS} seconds', seen_at = clock_timestamp(), counters = $2
+       set lease_until = clock_timestamp() + interval '{LEASE_SECONDS} seconds', seen_at = clock_timestamp(),
+           counters = $2
      where worker = $1 and status <> 'stopped' and (status = 'active' or lease_until > clock_timestamp())
  returning worker
 )
@@ -180,7 +181,8 @@ reasons as (
     update harvest_execution_details x
        set blocked = convert_to(json_build_object(
            'code', 'quarantined',
-           'message', 'A step of this run ended its worker {STRIKES} times. It is not tried again until another build starts.',
+           'message', 'A step of this run ended its worker {STRIKES} times. '
+                      'It is not tried again until another build starts.',
            'since', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
            'count', {STRIKES}, 'next_try_at', null)::text, 'UTF8')
      where x.execution_id = any(array(select execution_id from quarantined))

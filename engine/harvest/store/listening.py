@@ -1,4 +1,4 @@
-"""Listening to one channel of a shard on a connection of its own: LISTEN first, then scan, and proof of life (design 4)."""
+"""Listening to one channel of a shard on a connection of its own: LISTEN, then scan, and proof of life (design 4)."""
 
 from __future__ import annotations
 

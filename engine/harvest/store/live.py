@@ -52,8 +52,8 @@ def touched_partitions(payload: str) -> int:
 async def listen(store: Store, on_touched: Callable[[int], None], on_gap: Callable[[], None]) -> None:
     """Call `on_touched` with each hint's set of partitions until cancelled; reconnects by itself.
 
-    `on_gap` is called whenever hints may have been missed: LISTEN is in force again by then, so a read that follows
-    sees everything.
+    `on_gap` is called when the connection is lost, so that readers learn of it, and when it is there again: LISTEN is
+    in force by then, so a read that follows sees everything that was missed.
     """
     delay = _FIRST_DELAY
     while True:
@@ -70,6 +70,7 @@ async def listen(store: Store, on_touched: Callable[[int], None], on_gap: Callab
             await clock.sleep(clock.jittered(delay))
         finally:
             connection.terminate()
+        on_gap()
 
 
 async def _connect(url: str) -> Any:

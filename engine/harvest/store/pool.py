@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -14,11 +14,21 @@ from msgspec import Struct
 from harvest import clock
 from harvest.errors import OutcomeUnknownError, ShardUnavailableError
 
-Record = asyncpg.Record
+Record = Mapping[str, Any]
 Connection = Any  # asyncpg's connection and its pool proxy have no common base
-LOST = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError, TimeoutError)
+LOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InternalClientError,  # the driver, when a server dies between two messages of one statement
+)
 GOING_DOWN = (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)
 QUIET_SECONDS = 1.0
+# Rolled back, out of resources, system error; lock not available, query cancelled, read-only.
+_PASSING_CLASSES = ("40", "53", "58")
+_PASSING_STATES = ("55P03", "57014", "25006")
 
 
 class Role(Struct, frozen=True):
@@ -70,10 +80,10 @@ class Connections:
         self.outage: Outage | None = None
         self._failed_at = float("-inf")
         self._url = url
-        self._pool: asyncpg.Pool[Record] | None = None
+        self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
 
-    async def _opened(self) -> asyncpg.Pool[Record]:
+    async def _opened(self) -> asyncpg.Pool[Any]:
         if self._pool is None:
             async with self._opening:
                 if self._pool is None:
@@ -171,6 +181,12 @@ class Connections:
                 await pool.close()
         except (*LOST, *GOING_DOWN):
             pool.terminate()
+
+
+def is_passing(error: asyncpg.PostgresError) -> bool:
+    """Whether a refusal says nothing of what was sent: a deadlock, no room, a lock, a limit, a standby."""
+    state = error.sqlstate or ""
+    return state[:2] in _PASSING_CLASSES or state in _PASSING_STATES
 
 
 def _reason(error: BaseException) -> str:

@@ -11,14 +11,18 @@ from msgspec import Struct
 from harvest.store.store import Store
 
 _BLOCK = """
-with held as materialized (
+with open as materialized (
+    select execution_id from harvest_executions where execution_id = $1 and closed_at is null for no key update
+),
+held as materialized (
     select execution_id from harvest_workflow_tasks
-     where execution_id = $1 and worker = $2 and attempt = $3 and state in (1, 3)
-       for update
+     where execution_id = any(array(select execution_id from open))
+       and worker = $2 and attempt = $3 and state in (1, 3)
+       for no key update
 ),
 run as (
     update harvest_executions set blocked = $4
-     where execution_id = any(array(select execution_id from held)) and closed_at is null
+     where execution_id = any(array(select execution_id from held))
  returning execution_id
 ),
 reason as (
@@ -41,11 +45,6 @@ update harvest_workflow_tasks
  where execution_id = any(array(select execution_id from run))
 returning execution_id"""
 
-_RELEASE = """
-update harvest_workflow_tasks
-   set state = 0, worker = null, due = clock_timestamp(), sort_at = clock_timestamp()
- where execution_id = any($1) and worker = $2"""
-
 _OVERDUE = """
 select a.execution_id, a.seq, a.attempt, a.worker, a.state, a.strikes, a.heartbeat, a.started_at,
        a.schedule_to_close_at <= clock_timestamp() as closed_over,
@@ -56,7 +55,7 @@ select a.execution_id, a.seq, a.attempt, a.worker, a.state, a.strikes, a.heartbe
   join harvest_events s on s.execution_id = a.execution_id and s.event_id = a.scheduled_event_id
   left join harvest_heartbeats h
     on h.execution_id = a.execution_id and h.seq = a.seq and h.attempt = a.attempt and a.state = 1
- where a.timeout_at <= clock_timestamp()
+ where a.timeout_at <= statement_timestamp()
  order by a.timeout_at limit 200"""
 
 _POSTPONE = """
@@ -136,11 +135,6 @@ async def block(
     text = message.encode("utf-8", "replace").decode().replace("\x00", "\\0")
     rows = await store.scan.write(_BLOCK, execution_id, worker, attempt, code, text, count, delay)
     return bool(rows)
-
-
-async def release(store: Store, worker: UUID, ids: Sequence[UUID]) -> None:
-    """Give back workflow tasks that this worker holds and cannot go on with."""
-    await store.scan.write(_RELEASE, list(ids), worker)
 
 
 async def overdue_activities(store: Store) -> list[Overdue]:

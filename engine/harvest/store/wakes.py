@@ -28,7 +28,8 @@ WAKE_TASKS: Final = """
                 where w.worker = t.sticky_worker and w.status = 'active' and w.lease_until > clock_timestamp()
            ) then clock_timestamp() + interval '5 seconds' else t.sticky_until end
      where {condition}
- returning t.execution_id, coalesce(t.worker, case when t.sticky_until > clock_timestamp() then t.sticky_worker end) as holder"""
+ returning t.execution_id,
+           coalesce(t.worker, case when t.sticky_until > clock_timestamp() then t.sticky_worker end) as holder"""
 
 _NOTIFY = "select pg_notify($1, target) from unnest($2::text[]) as target"
 
@@ -80,7 +81,7 @@ class Waker:
 
 
 class Hints:
-    """Tells consoles which partitions were touched: at most one NOTIFY each 250 ms, a bit for each of 512 (answers 9)."""
+    """Tells consoles which partitions were touched: one NOTIFY each 250 ms at most, 512 bits (answers 9)."""
 
     EVERY: Final = 0.25
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
 
 from harvest import clock
-from harvest.errors import ShardUnavailableError
+from harvest.errors import OutcomeUnknownError, ShardUnavailableError
 from harvest.history.events import Event
 from harvest.store import claims
 from harvest.store.claims import Claimed
@@ -21,7 +22,6 @@ from harvest.worker.watch import Lease
 from harvest.worker.work import Work
 
 _log = logging.getLogger("harvest.worker")
-EVENTS_A_LOAD = 50_000
 FULL_LOOK_SECONDS = 1.0
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -49,6 +49,7 @@ class Claimer:
         self._since = LONG_AGO
         self._full_look_at = 0.0
         self._stale: list[Work] = []
+        self.on_doubt: Callable[[], None] = lambda: None
         committer.on_stale = self._note_stale
 
     def wake(self) -> None:
@@ -74,6 +75,8 @@ class Claimer:
                 delay = 0.1
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: claiming failed: %s", self._store.shard_id, error)
+                if isinstance(error, OutcomeUnknownError):
+                    self.on_doubt()
                 await clock.sleep(clock.jittered(delay))
                 delay = min(delay * 2, 5.0)
                 continue
@@ -96,14 +99,22 @@ class Claimer:
         if claimed and len(self._options.queues) == 1:
             # Rows before the earliest of these are gone from the index but for its dead entries (answers 4).
             self._since = min(c.sort_at for c in claimed) - timedelta(seconds=1)
-        works = [work for work in map(self._work_of, claimed) if work is not None]
+        works = [self._work_of(each) for each in claimed]
         wanted = {w.execution_id: w.next_event_id for w in works if not w.delta}
-        works += await self._held_with_news(wanted)
-        await self._load(works, wanted)
+        try:
+            works += await self._held_with_news(wanted)
+            await self._load(works, wanted)
+        except (ShardUnavailableError, asyncpg.PostgresError):
+            for work in works:
+                self._committer.forget(work)
+            raise
         return len(works)
 
-    def _work_of(self, claimed: Claimed) -> Work | None:
-        """The resident run if it fits, else a new one that will be replayed."""
+    def _work_of(self, claimed: Claimed) -> Work:
+        """The resident run if it is here, else a new one that will be replayed.
+
+        It takes the place of work whose last answer has not been read yet: the run was parked and woken meanwhile.
+        """
         work = self._committer.residents.take(claimed.execution_id)
         if work is None:
             work = Work(
@@ -142,15 +153,9 @@ class Claimer:
 
     async def _load(self, works: list[Work], wanted: dict[UUID, int]) -> None:
         events: dict[UUID, list[Event]] = {}
-        try:
-            if wanted:
-                events = await claims.load_events(self._store, wanted)
-                self._counters.statements += 1
-        except (ShardUnavailableError, asyncpg.PostgresError):
-            for work in works:
-                work.busy = False
-                self._committer.forget(work)
-            raise
+        if wanted:
+            events = await claims.load_events(self._store, wanted)
+            self._counters.statements += 1
         for work in works:
             loaded = events.get(work.execution_id)
             if loaded is not None:
@@ -160,7 +165,7 @@ class Claimer:
                     # Falls one level down: the resident is let go and the run is replayed from its whole history.
                     self._committer.forget(work)
                     continue
-                work.delta = loaded
+                self._committer.bring(work, loaded)
             work.busy = False
             self._committer.ready(work)
 

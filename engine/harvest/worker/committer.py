@@ -16,21 +16,29 @@ from uuid import UUID
 import asyncpg
 
 from harvest import clock
-from harvest.errors import CommitRefusedError, HarvestError, ShardUnavailableError
-from harvest.history.events import Event
-from harvest.store import claims, upkeep
+from harvest.errors import (
+    CommitRefusedError,
+    DecisionFailedError,
+    HarvestError,
+    OutcomeUnknownError,
+    ShardUnavailableError,
+)
+from harvest.history.events import Event, EventKind
+from harvest.store import claims
 from harvest.store.commit import Answer, Batch, commit
-from harvest.store.pool import COMMIT
+from harvest.store.pool import COMMIT, is_passing
 from harvest.store.store import Store
-from harvest.worker.deciding import Decider, Decision, block_code, blocked_delay
+from harvest.worker.deciding import Decider, Decision
 from harvest.worker.options import Counters, WorkerOptions
-from harvest.worker.recovery import append_results
+from harvest.worker.recovery import Recovery
 from harvest.worker.work import Residents, Result, Work
 
 _log = logging.getLogger("harvest.worker")
 BATCH_ROWS = 2_000
 BATCH_BYTES = 4 * 1024 * 1024
-LOCK_AFTER_REFUSALS = 3
+LOCK_AFTER_REFUSALS = 2
+FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5
+_ENDS_OF_ACTIVITIES = frozenset((EventKind.ACTIVITY_COMPLETED, EventKind.ACTIVITY_FAILED, EventKind.ACTIVITY_TIMED_OUT))
 
 
 class Runner(Protocol):
@@ -45,9 +53,6 @@ class Runner(Protocol):
     def cancel(self, execution_id: UUID, seqs: list[int] | None) -> None:
         """Stop activities of a run here: those, or all of them."""
 
-    async def adopt(self, ids: list[UUID]) -> None:
-        """Run what the database says this worker has claimed and nobody runs."""
-
 
 class Committer:
     """Decides and commits for one shard. `ready` takes a run that something has come for."""
@@ -59,6 +64,7 @@ class Committer:
         decider: Decider,
         runner: Runner,
         residents: Residents,
+        recovery: Recovery,
         options: WorkerOptions,
         counters: Counters,
     ) -> None:
@@ -70,6 +76,7 @@ class Committer:
         self._worker = worker
         self._decider = decider
         self._runner = runner
+        self._recovery = recovery
         self._options = options
         self._counters = counters
         self._queue: deque[Work] = deque()
@@ -78,6 +85,7 @@ class Committer:
         self._idle.set()
         self._stopping = False
         self._ticking = 0
+        self._locking: set[asyncio.Task[None]] = set()
 
     @property
     def backlog(self) -> int:
@@ -86,11 +94,19 @@ class Committer:
 
     def ready(self, work: Work) -> None:
         """Something has come for this run."""
-        if not work.queued and not work.busy:
+        if not work.queued and not work.busy and self.held.get(work.execution_id) is work:
             work.queued = True
             self._queue.append(work)
             self._idle.clear()
             self._wake.set()
+
+    def bring(self, work: Work, events: list[Event]) -> None:
+        """Events that others wrote, in order from the run's next id on."""
+        for event in events:
+            if event.kind in _ENDS_OF_ACTIVITIES:
+                # The database's account of an eager activity has ended without this worker.
+                work.inflight.pop(event.seq, None)
+        work.delta = events
 
     def deliver(self, execution_id: UUID, result: Result) -> bool:
         """An eager activity has ended; False when its run is not here any more."""
@@ -100,6 +116,14 @@ class Committer:
         work.inbox.append(result)
         self.ready(work)
         return True
+
+    def knows(self, execution_id: UUID, seq: int) -> bool:
+        """Whether an eager activity runs here, has ended here, or may be about to start."""
+        work = self.held.get(execution_id)
+        if work is None:
+            return False
+        ended = [*work.inbox, *(result for result, _ in work.consumed)]
+        return work.busy or seq in work.inflight or any(result.seq == seq for result in ended)
 
     def settle(self, execution_id: UUID, seq: int) -> None:
         """An eager activity will be tried again by whoever claims it: it no longer keeps its run held."""
@@ -114,7 +138,7 @@ class Committer:
     async def _loop(self) -> None:
         while not self._stopping:
             if not self._queue:
-                if not self._ticking:
+                if not self._ticking and not self._locking:
                     self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
@@ -130,16 +154,22 @@ class Committer:
         self._stopping = True
         self._wake.set()
 
-    async def drained(self, seconds: float) -> bool:
-        """Wait until nothing is left to decide."""
-        return await clock.wait_event(self._idle, seconds)
+    async def drained(self, seconds: float) -> None:
+        """Wait until nothing is left to decide, then cut off what waits for a lock."""
+        await clock.wait_event(self._idle, seconds)
+        for task in self._locking:
+            task.cancel()
+        await asyncio.gather(*self._locking, return_exceptions=True)
 
     async def tick(self) -> None:
         """One batch: step what is ready, commit it, act on the answers."""
-        batch, decisions = Batch(), []
+        batch = Batch()
+        decisions: list[Decision] = []
         now = self._store.clock.now()
         while self._queue and len(decisions) < self._options.batch:
             work = self._queue.popleft()
+            if not work.queued or self.held.get(work.execution_id) is not work:
+                continue
             work.queued = False
             decision = await self._decide(batch, work, now)
             if decision is not None:
@@ -151,26 +181,34 @@ class Committer:
 
     async def _decide(self, batch: Batch, work: Work, now: datetime) -> Decision | None:
         work.busy = True
+        if work.refusals >= LOCK_AFTER_REFUSALS:
+            self._lock(work)
+            return None
         if work.run is None and not work.delta and not await self._load_whole(work):
             return None
         error = self._decider.step(work, now)
         if error is not None:
-            await self._block(work, error)
+            self._block(work, error)
             return None
-        if work.refusals >= LOCK_AFTER_REFUSALS:
-            await self._commit_locked(work)
+        return self._filled(batch, work, now)
+
+    def _filled(self, batch: Batch, work: Work, now: datetime) -> Decision | None:
+        try:
+            return self._decider.fill(batch, work, now)
+        except Exception as error:
+            _log.exception("the decision of execution %s cannot be written", work.execution_id)
+            self._block(work, DecisionFailedError(f"writing this decision failed: {error!r}"))
             return None
-        return self._decider.fill(batch, work, now)
 
     async def _load_whole(self, work: Work) -> bool:
         """A held run whose parked code was let go is replayed from its whole history."""
         try:
             events = (await claims.load_events(self._store, {work.execution_id: 1}))[work.execution_id]
-        except ShardUnavailableError:
-            await self._drop(work)
+        except (ShardUnavailableError, asyncpg.PostgresError):
+            self._drop(work)
             return False
         self._count_loaded(events)
-        work.delta = events
+        self.bring(work, events)
         return True
 
     def let_go_idle(self) -> None:
@@ -182,77 +220,136 @@ class Committer:
 
     async def _commit(self, batch: Batch, decisions: list[Decision]) -> None:
         try:
-            async with self._store.commit.connection() as connection:
+            async with self._store.commit.connection(writes=True) as connection:
                 answers = await commit(self._store, connection, self._worker, batch)
-        except ShardUnavailableError as error:
-            await self._unknown(decisions, error)
+        except OutcomeUnknownError as error:
+            self._unknown(decisions, error)
+            return
+        except ShardUnavailableError:
+            self._again(decisions)
             return
         except asyncpg.PostgresError as error:
-            await self._split(decisions, error)
+            if is_passing(error):
+                _log.warning("shard %s: a commit was refused for now: %s", self._store.shard_id, error)
+                self._again(decisions)
+            else:
+                await self._split(decisions, error)
             return
         self._counters.commits += 1
         self._counters.statements += 1
-        for decision in decisions:
-            await self._settle(decision, answers[decision.work.execution_id])
+        await self._settle(decisions, answers)
+
+    def _lock(self, work: Work) -> None:
+        """Commit this run by itself, under a lock: a stream of signals, or one foreign lock, holds up no batch."""
+        task = asyncio.get_running_loop().create_task(self._commit_locked(work))
+        self._locking.add(task)
+        task.add_done_callback(self._unlocked)
+
+    def _unlocked(self, task: asyncio.Task[None]) -> None:
+        self._locking.discard(task)
+        self._wake.set()
 
     async def _commit_locked(self, work: Work) -> None:
-        """The row is locked before the last look at its history, so that a stream of signals cannot starve the run."""
+        """The row is locked before the last look at its history, so that nothing can come between."""
+        decision = Decision(work, work.next_event_id, None, [], [], None)
+        answer, error = Answer.MOVED, None
         try:
-            async with self._store.commit.connection() as connection, connection.transaction():
+            async with self._store.write.connection(writes=True) as connection, connection.transaction():
                 await claims.lock_execution(connection, work.execution_id)
-                rows = await claims.load_events_on(connection, work.execution_id, work.next_event_id)
-                if rows and work.consumed:
-                    answer, decision = Answer.MOVED, None
-                else:
-                    work.delta = rows
+                first = work.next_event_id if work.run is not None else 1
+                rows = await claims.load_events_on(connection, work.execution_id, first)
+                if not rows or not work.consumed:
+                    self.bring(work, rows)
                     now = self._store.clock.now()
                     error = self._decider.step(work, now)
-                    if error is not None:
-                        raise error
-                    batch = Batch()
-                    decision = self._decider.fill(batch, work, now)
-                    answers = await commit(self._store, connection, self._worker, batch)
-                    answer = answers[work.execution_id]
-        except (ShardUnavailableError, asyncpg.PostgresError) as error:
-            await self._unknown([Decision(work, work.next_event_id, None, [], [], None)], error)
+                    if error is None:
+                        batch = Batch()
+                        decision = self._decider.fill(batch, work, now)
+                        answer = (await commit(self._store, connection, self._worker, batch))[work.execution_id]
+        except OutcomeUnknownError as lost:
+            self._unknown([decision], lost)
             return
-        except HarvestError as error:
-            await self._block(work, error)
+        except ShardUnavailableError:
+            self._again([decision])
+            return
+        except asyncpg.PostgresError as refused:
+            if is_passing(refused):
+                self._again([decision])
+                return
+            self._give_back(decision)
+            error = CommitRefusedError(f"the database refuses this decision: {refused}")
+        except Exception as failed:
+            _log.exception("the decision of execution %s cannot be written", work.execution_id)
+            error = DecisionFailedError(f"writing this decision failed: {failed!r}")
+        if error is not None:
+            self._block(work, error)
             return
         self._counters.commits += 1
-        await self._settle(decision or Decision(work, work.next_event_id, None, [], [], None), answer)
+        await self._settle([decision], {work.execution_id: answer})
 
     async def _split(self, decisions: list[Decision], error: asyncpg.PostgresError) -> None:
         """A statement that fails as a whole is cut in halves; what fails alone is blocked with the database's error."""
         for decision in decisions:
             self._give_back(decision)
         if len(decisions) == 1:
-            work = decisions[0].work
-            await self._block(work, CommitRefusedError(f"the database refuses this decision: {error}"))
+            self._block(decisions[0].work, CommitRefusedError(f"the database refuses this decision: {error}"))
             return
         middle = len(decisions) // 2
         for half in (decisions[:middle], decisions[middle:]):
             batch = Batch()
             now = self._store.clock.now()
-            await self._commit(batch, [self._decider.fill(batch, decision.work, now) for decision in half])
+            filled = [self._filled(batch, decision.work, now) for decision in half]
+            await self._commit(batch, [decision for decision in filled if decision is not None])
 
-    async def _settle(self, decision: Decision, answer: Answer) -> None:
-        work = decision.work
-        if answer is Answer.PASSED:
-            self._passed(decision)
-            return
-        self._give_back(decision)
-        work.refusals += 1
-        if answer is Answer.BUSY:
-            self._counters.busy += 1
-            work.busy = False
-            self.ready(work)
-        elif answer is Answer.FENCED:
-            self._counters.fenced += 1
-            await self._drop(work)
+    async def _settle(self, decisions: list[Decision], answers: dict[UUID, Answer]) -> None:
+        """Act on the answers; what passed comes first, and waits for nothing."""
+        behind: list[Work] = []
+        for decision in decisions:
+            work, answer = decision.work, answers[decision.work.execution_id]
+            if self.held.get(work.execution_id) is not work:
+                self._superseded(decision, answer)
+            elif answer is Answer.PASSED:
+                self._passed(decision)
+            elif answer is Answer.BUSY:
+                self._counters.busy += 1
+                self._again([decision])
+            else:
+                self._give_back(decision)
+                work.refusals += 1
+                if answer is Answer.FENCED:
+                    self._counters.fenced += 1
+                    self._drop(work)
+                elif work.consumed:
+                    # It bet on places in history that others took.
+                    self._counters.moved += 1
+                    self._counters.declined_overtaken += 1
+                    self._drop(work)
+                else:
+                    self._counters.moved += 1
+                    behind.append(work)
+        if behind:
+            await self._catch_up(behind)
+
+    def _superseded(self, decision: Decision, answer: Answer) -> None:
+        """The run was claimed anew before this answer was read: its new work goes on, this one is let go."""
+        if answer is not Answer.PASSED:
+            self._give_back(decision)
+            self._drop(decision.work)
         else:
-            self._counters.moved += 1
-            await self._moved(work)
+            self._let_go(decision.work)
+
+    def _again(self, decisions: list[Decision]) -> None:
+        """Nothing was written: decide again, at once the first time, then after a pause."""
+        for decision in decisions:
+            self._give_back(decision)
+            work = decision.work
+            work.refusals += 1
+            work.busy = False
+            if work.refusals == 1:
+                self.ready(work)
+            else:
+                pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(work.refusals, 10))
+                asyncio.get_running_loop().call_later(clock.jittered(pause), self.ready, work)
 
     def _passed(self, decision: Decision) -> None:
         work = decision.work
@@ -264,6 +361,7 @@ class Committer:
         work.blocked_count = 0
         work.consumed.clear()
         work.next_event_id = decision.next_event_id
+        work.history_bytes += decision.size
         self._store.hints.touch(work.partition)
         if decision.cancelled:
             self._runner.cancel(work.execution_id, decision.cancelled)
@@ -292,60 +390,39 @@ class Committer:
             self.held.pop(work.execution_id, None)
             self.residents.put(work)
 
-    async def _moved(self, work: Work) -> None:
-        """Others have written first. A decision that bet on places in history is replayed cold; another goes on."""
-        if work.consumed:
-            self._counters.declined_overtaken += 1
-            await self._drop(work)
-            return
+    async def _catch_up(self, works: list[Work]) -> None:
+        """Others have written first: deliver what they wrote and go on."""
         try:
-            events = (await claims.load_events(self._store, {work.execution_id: work.next_event_id}))[
-                work.execution_id
-            ]
-        except ShardUnavailableError:
-            await self._drop(work)
+            found = await claims.load_events(self._store, {work.execution_id: work.next_event_id for work in works})
+        except (ShardUnavailableError, asyncpg.PostgresError):
+            for work in works:
+                self._drop(work)
             return
-        self._count_loaded(events)
-        work.busy = False
-        work.delta = events
-        self.ready(work)
+        for work in works:
+            events = found[work.execution_id]
+            self._count_loaded(events)
+            work.busy = False
+            self.bring(work, events)
+            self.ready(work)
 
-    async def _block(self, work: Work, error: HarvestError) -> None:
-        """Put a run aside with its reason; what is not its fault must not end it (issue, build 5)."""
+    def _block(self, work: Work, error: HarvestError) -> None:
+        """Put a run aside with its reason."""
         self._counters.blocked += 1
         work.blocked_count += 1
         _log.error("execution %s is blocked: %s", work.execution_id, error.message)
-        merged = self._let_go(work)
-        await append_results(self._store, self._worker, work.execution_id, merged, self._counters)
-        try:
-            await upkeep.block(
-                self._store,
-                work.execution_id,
-                self._worker,
-                work.attempt,
-                code=block_code(error),
-                message=error.message[:4_000].replace("\x00", "\\0"),
-                count=work.blocked_count,
-                delay=blocked_delay(work.blocked_count),
-            )
-        except (ShardUnavailableError, asyncpg.PostgresError) as lost:
-            _log.warning("execution %s could not be marked as blocked: %s", work.execution_id, lost)
-            await self._give_up([work.execution_id])
-        self._store.hints.touch(work.partition)
+        self._recovery.block(work, self._let_go(work), error)
 
-    async def _drop(self, work: Work) -> None:
+    def _drop(self, work: Work) -> None:
         """Let go of a run: its results are appended by themselves, its task goes back, whoever takes it replays."""
-        merged = self._let_go(work)
-        await append_results(self._store, self._worker, work.execution_id, merged, self._counters)
-        await self._give_up([work.execution_id])
+        self._recovery.drop(work, self._let_go(work))
 
     def forget(self, work: Work) -> None:
-        """Let go of a run whose events could not be loaded; its task goes back."""
-        merged = {work.execution_id: self._let_go(work)}
-        asyncio.get_running_loop().create_task(self._recover(merged))
+        """Let go of a run whose events could not be loaded or do not fit; its task goes back."""
+        self._drop(work)
 
     def _let_go(self, work: Work) -> list[Result]:
-        self.held.pop(work.execution_id, None)
+        if self.held.get(work.execution_id) is work:
+            del self.held[work.execution_id]
         work.busy = work.queued = False
         results_left = [result for result, _ in work.consumed] + list(work.inbox)
         work.consumed.clear()
@@ -354,34 +431,13 @@ class Committer:
         self.residents.let_go(work)
         return results_left
 
-    async def _unknown(self, decisions: list[Decision], error: BaseException) -> None:
+    def _unknown(self, decisions: list[Decision], error: BaseException) -> None:
         """The answer was lost: whether it passed or not, go on from what the database says (design 4)."""
         self._counters.unknown += len(decisions)
         _log.warning("the answer to a commit of %d decisions was lost: %s", len(decisions), error)
-        merged: dict[UUID, list[Result]] = {}
         for decision in decisions:
             self._give_back(decision)
-            merged[decision.work.execution_id] = self._let_go(decision.work)
-        asyncio.get_running_loop().create_task(self._recover(merged))
-
-    async def _recover(self, merged: dict[UUID, list[Result]]) -> None:
-        for execution_id, left in merged.items():
-            await append_results(self._store, self._worker, execution_id, left, self._counters)
-        await self._runner.adopt(list(merged))
-        await self._give_up(list(merged))
-
-    async def _give_up(self, ids: list[UUID]) -> None:
-        """Hand workflow tasks back, however long the database takes to answer."""
-        delay = 0.1
-        while not self._stopping:
-            try:
-                await upkeep.release(self._store, self._worker, ids)
-            except (ShardUnavailableError, asyncpg.PostgresError):
-                await clock.sleep(clock.jittered(delay))
-                delay = min(delay * 2, 5.0)
-                continue
-            self._store.waker.wake(self._worker)
-            return
+        self._recovery.doubt([(decision.work, self._let_go(decision.work)) for decision in decisions])
 
     def _give_back(self, decision: Decision) -> None:
         for command in decision.eager:

@@ -12,7 +12,7 @@ from harvest.definitions.registry import Registry
 from harvest.errors import DecisionFailedError, DefinitionMissingError, HarvestError, PayloadDecodeError
 from harvest.history.events import ActivityStarted, Event, EventKind, Failure, encode_data
 from harvest.history.ids import ExecutionId
-from harvest.history.limits import HISTORY_EVENTS_HARD, HISTORY_EVENTS_SOFT, PAYLOAD_WARN_BYTES
+from harvest.history.limits import HISTORY_BYTES_SOFT, HISTORY_EVENTS_SOFT, PAYLOAD_WARN_BYTES
 from harvest.history.states import CLOSES_AS, State
 from harvest.replay.commands import CancelActivity, CancelTimer, Command, Key, ScheduleActivity, StartTimer
 from harvest.replay.context import WorkflowContext
@@ -51,6 +51,7 @@ class Decision(Struct):
     eager: list[ScheduleActivity]
     cancelled: list[int]
     fires_at: datetime | None
+    size: int = 0
     holds: bool = False
     queued: bool = False
 
@@ -90,6 +91,7 @@ class Decider:
             run = self._new_run(work)
             history, work.delta = work.delta, []
             work.run = run
+            work.history_bytes = sum(len(event.payload) for event in history)
             if history:
                 work.next_event_id = history[-1].event_id + 1
             run.replay(history, run.decided_through)
@@ -99,6 +101,7 @@ class Decider:
             if work.delta:
                 delta, work.delta = work.delta, []
                 work.next_event_id = delta[-1].event_id + 1
+                work.history_bytes += sum(len(event.payload) for event in delta)
                 run.deliver(delta)
         if run.blocked is None and work.inbox:
             run.deliver(self._merge(work, now))
@@ -155,8 +158,10 @@ class Decider:
         if outcome is not None:
             batch.event(work.execution_id, decision.next_event_id, int(outcome.kind), 0, None, outcome.payload)
             decision.next_event_id += 1
+        decision.size = batch.bytes - bytes_before
+        if outcome is not None:
             batch.close(work.execution_id, outcome.result, outcome.failure)
-        self._note_size(work, decision, batch.bytes - bytes_before)
+        self._note_size(work, run.decided_through, decision)
         decision.holds = bool(work.inflight or decision.eager)
         state = State.RUNNING if outcome is None else CLOSES_AS[outcome.kind]
         batch.decision(
@@ -175,18 +180,19 @@ class Decider:
         """A decision was refused: its reserved slot is free again."""
         self._slots.give_back(command)
 
-    def _note_size(self, work: Work, decision: Decision, added: int) -> None:
-        """Warn of a large decision, and once of a history that passes its soft limit (answers 15)."""
-        if added >= PAYLOAD_WARN_BYTES:
+    def _note_size(self, work: Work, decided_through: int, decision: Decision) -> None:
+        """Warn of a large decision, and once of a history that passes a soft limit (answers 15)."""
+        run, size = f"{work.workflow_name!r} ({work.execution_id})", work.history_bytes
+        if decision.size >= PAYLOAD_WARN_BYTES:
             _log.warning(
-                "a decision of workflow %r (%s) writes %d bytes; keep large data elsewhere and pass a reference",
-                work.workflow_name, work.execution_id, added,
-            )  # fmt: skip
-        if work.next_event_id <= HISTORY_EVENTS_SOFT < decision.next_event_id:
-            _log.warning(
-                "the history of workflow %r (%s) passes %d events; at %d the run fails",
-                work.workflow_name, work.execution_id, HISTORY_EVENTS_SOFT, HISTORY_EVENTS_HARD,
-            )  # fmt: skip
+                "a decision of workflow %s writes %d bytes; keep large data elsewhere and pass a reference",
+                run,
+                decision.size,
+            )
+        if decided_through < HISTORY_EVENTS_SOFT < decision.next_event_id:
+            _log.warning("the history of workflow %s passes %d events", run, HISTORY_EVENTS_SOFT)
+        if size <= HISTORY_BYTES_SOFT < size + decision.size:
+            _log.warning("the history of workflow %s passes %d bytes", run, HISTORY_BYTES_SOFT)
 
     def _put_command(
         self, batch: Batch, decision: Decision, command: Command, now: datetime, asked: dict[Key, Command]
@@ -250,7 +256,7 @@ class Decider:
 
 def _outcome(work: Work, run: Run) -> Outcome | None:
     try:
-        return outcome_of(run) or history_cap(work.next_event_id)
+        return outcome_of(run) or history_cap(work.next_event_id, work.history_bytes)
     except Exception as error:
         _log.error("how execution %s ended cannot be written", work.execution_id, exc_info=error)
         return failed(Failure(type=type(error).__name__, message="how the workflow ended cannot be written as JSON"))

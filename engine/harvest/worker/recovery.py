@@ -55,9 +55,9 @@ class Recovery:
         """Put a run aside with its reason; what is not its fault must not end it (issue, build 5)."""
         self._begin([work.execution_id], self._block(work, self._ends(work, left), error))
 
-    def append(self, ends: list[ActivityEnd]) -> None:
-        """Append ends of activities that could not be appended at once."""
-        self._begin([], self._append(ends))
+    def give_back(self, tasks: list[Task]) -> None:
+        """Hand back tasks that nobody works on here."""
+        self._begin([task[0] for task in tasks], self._release(tasks))
 
     async def finish(self, seconds: float) -> None:
         """Let what is under way end for a while, then cut it off: the end of the worker frees the rest."""

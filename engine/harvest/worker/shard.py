@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from harvest import clock
 from harvest.definitions.registry import Registry
-from harvest.errors import ShardUnavailableError
+from harvest.errors import OutcomeUnknownError, ShardUnavailableError
 from harvest.history.ids import ExecutionId
 from harvest.store import claims, results
 from harvest.store.listening import listen
@@ -20,9 +22,11 @@ from harvest.worker.activities import ActivityRunner, Attempt, Ended, scheduled_
 from harvest.worker.claimer import Claimer
 from harvest.worker.committer import Committer, Runner
 from harvest.worker.deciding import Decider, Decision
+from harvest.worker.doubts import Doubts
 from harvest.worker.options import Counters, WorkerOptions
-from harvest.worker.recovery import append_ends
+from harvest.worker.recovery import Recovery
 from harvest.worker.scanner import Scanner, TimerLoop
+from harvest.worker.settling import Settler
 from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents, Result, Work
 
@@ -30,7 +34,7 @@ _log = logging.getLogger("harvest.worker")
 
 
 class ShardWorker(Runner):
-    """Claims, decides, commits, runs activities and scans on one shard."""
+    """Claims, decides, commits, runs activities and scans on one shard. `on_failure` hears of a loop that has died."""
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class ShardWorker(Runner):
         residents: Residents,
         options: WorkerOptions,
         counters: Counters,
+        on_failure: Callable[[], None],
     ) -> None:
         self.store = store
         self.lease = Lease(store)
@@ -50,29 +55,55 @@ class ShardWorker(Runner):
         self._options = options
         self._counters = counters
         decider = Decider(registry, runner, steps, counters, options.display_name)
-        self.committer = Committer(store, worker, decider, self, residents, options, counters)
+        self._recovery = Recovery(store, worker, self._is_lost, counters)
+        self.committer = Committer(store, worker, decider, self, residents, self._recovery, options, counters)
         self.claimer = Claimer(store, worker, self.lease, self.committer, options, counters)
         self.timers = TimerLoop(store)
         self._scanner = Scanner(store, worker, self.lease, runner, options, counters)
         self._activity_wake = asyncio.Event()
-        self._outcomes: list[tuple[Attempt, Ended]] = []
-        self._flushing: asyncio.Task[None] | None = None
+        self._settler = Settler(store, worker, self._is_lost, self._will_retry, counters)
+        self._doubts = Doubts(
+            store,
+            worker,
+            is_held=lambda execution_id: execution_id in self.committer.held or self._is_recovering(execution_id),
+            is_running=self._is_running,
+            give_back=self._recovery.give_back,
+            adopt=self._adopt,
+        )
+        self._on_failure = on_failure
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self.committer.on_timer = self.timers.expect
+        self.claimer.on_doubt = self._recovery.on_doubt = self._doubts.arise
 
     def start(self) -> None:
         """Start every loop."""
         self.store.waker.local = self._woken
-        loops = (
-            self.claimer.run(),
-            self.committer.run(),
-            self._claim_activities(),
-            self.timers.run(),
-            self._scanner.run(),
-            listen(self.store, CHANNEL, self._woken, self._look_at_everything),
-        )
-        self._tasks = [asyncio.get_running_loop().create_task(loop) for loop in loops]
+        loops: dict[str, Coroutine[Any, Any, None]] = {
+            "claimer": self.claimer.run(),
+            "committer": self.committer.run(),
+            "activity claimer": self._claim_activities(),
+            "timers": self.timers.run(),
+            "scanner": self._scanner.run(),
+            "listener": listen(self.store, CHANNEL, self._heard, self._look_at_everything),
+            "doubts": self._doubts.run(),
+        }
+        self._tasks = [asyncio.get_running_loop().create_task(loop, name=name) for name, loop in loops.items()]
+        for task in self._tasks:
+            task.add_done_callback(self._loop_ended)
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        """A loop that dies takes its worker along: a process that looks alive and does half its work is worse."""
+        if task.cancelled() or self._stopping:
+            return
+        _log.critical("shard %s: the %s has died", self.store.shard_id, task.get_name(), exc_info=task.exception())
+        self._on_failure()
+
+    def _is_lost(self) -> bool:
+        return self.lease.lost
+
+    def _is_recovering(self, execution_id: UUID) -> bool:
+        return execution_id in self._recovery.recovering
 
     def stop_claiming(self) -> None:
         """Take nothing new."""
@@ -83,8 +114,7 @@ class ShardWorker(Runner):
     async def stop(self) -> None:
         """Send what is still to be sent, then end every loop."""
         await self.committer.drained(2.0)
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing], timeout=2.0)
+        await asyncio.gather(self._settler.finish(2.0), self._recovery.finish(2.0))
         self.committer.stop()
         self.store.waker.local = None
         for task in self._tasks:
@@ -98,6 +128,9 @@ class ShardWorker(Runner):
             self.claimer.wake()
             self._activity_wake.set()
         return mine
+
+    def _heard(self, target: str) -> None:
+        self._woken(target)
 
     def _look_at_everything(self) -> None:
         self._woken(ANYBODY)
@@ -134,19 +167,22 @@ class ShardWorker(Runner):
         """Stop activities of a run here: those, or all of them."""
         self._runner.cancel(execution_id, seqs)
 
-    async def adopt(self, ids: list[UUID]) -> None:
-        """Run what the database says this worker has claimed and nobody runs: the answer of its commit was lost."""
-        while not self._stopping:
-            try:
-                held = await claims.held_activities(self.store, self._worker, ids)
-            except (ShardUnavailableError, asyncpg.PostgresError):
-                await clock.sleep(clock.jittered(0.5))
-                continue
-            for claimed in held:
-                key = (claimed.execution_id, claimed.seq)
-                if key not in self._runner.running and self._runner.take_claimed(scheduled_data(claimed.scheduled).name):
-                    self._begin(claimed)
-            return
+    # Claimed work whose answer was lost
+
+    def _is_running(self, execution_id: UUID, seq: int) -> bool:
+        key = (execution_id, seq)
+        return (
+            key in self._runner.running
+            or key in self._settler.unsettled
+            or self.committer.knows(execution_id, seq)
+            or self._is_recovering(execution_id)
+        )
+
+    def _adopt(self, claimed: claims.ClaimedActivity) -> None:
+        if not self._stopping and self._runner.take_claimed(scheduled_data(claimed.scheduled).name):
+            self._begin(claimed)
+        else:
+            self._doubts.arise()
 
     # Claimed activities
 
@@ -159,6 +195,8 @@ class ShardWorker(Runner):
                 delay = 0.1
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: claiming activities failed: %s", self.store.shard_id, error)
+                if isinstance(error, OutcomeUnknownError):
+                    self._doubts.arise()
                 await clock.sleep(clock.jittered(delay))
                 delay = min(delay * 2, 5.0)
                 continue
@@ -214,42 +252,9 @@ class ShardWorker(Runner):
             result = Result(attempt.seq, attempt.attempt, ended.kind, ended.payload)
             if self.committer.deliver(attempt.execution_id, result):
                 return
-        self._outcomes.append((attempt, ended))
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+        self._settler.settle(attempt, ended)
 
-    async def _flush(self) -> None:
-        while self._outcomes:
-            outcomes, self._outcomes = self._outcomes, []
-            ends = [
-                results.ActivityEnd(a.execution_id, a.seq, a.attempt, self._worker, e.kind, e.payload)
-                for a, e in outcomes
-                if e.delay is None
-            ]
-            await append_ends(self.store, ends, self._counters)
-            await self._put_back([(a, e) for a, e in outcomes if e.delay is not None])
-
-    async def _put_back(self, outcomes: list[tuple[Attempt, Ended]]) -> None:
-        retries = [
-            results.ActivityRetry(a.execution_id, a.seq, a.attempt, self._worker, e.delay or 0.0, e.failure)
-            for a, e in outcomes
-        ]
-        left = retries
-        while left and not self.lease.lost:
-            try:
-                done = await results.retry_activities(self.store, left)
-                left = [r for r in left if (r.execution_id, r.seq) not in done]
-                if left:
-                    still = await results.still_at_attempt(
-                        self.store, [(r.execution_id, r.seq, r.attempt) for r in left]
-                    )
-                    left = [r for r in left if (r.execution_id, r.seq) in still]
-            except (ShardUnavailableError, asyncpg.PostgresError) as error:
-                _log.warning("shard %s: a retry could not be written yet: %s", self.store.shard_id, error)
-            if left:
-                await clock.sleep(clock.jittered(0.2))
-        loop = asyncio.get_running_loop()
-        for attempt, ended in outcomes:
-            loop.call_later((ended.delay or 0.0) + 0.005, self._activity_wake.set)
-            if attempt.eager:
-                self.committer.settle(attempt.execution_id, attempt.seq)
+    def _will_retry(self, attempt: Attempt, delay: float) -> None:
+        asyncio.get_running_loop().call_later(delay + 0.005, self._activity_wake.set)
+        if attempt.eager:
+            self.committer.settle(attempt.execution_id, attempt.seq)

@@ -14,6 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -33,7 +34,7 @@ LAST_WORD = 10.0
 EXIT_HUNG = 70
 
 
-class StepInterrupted(BaseException):  # noqa: N818 - raised by the watchdog, must pass `except Exception`
+class StepInterrupted(BaseException):  # raised by the watchdog: it must pass `except Exception`
     """Breaks into a step that holds the loop too long."""
 
 
@@ -134,19 +135,28 @@ class WatchThread:
         self._thread.join(2)
 
     def _run(self) -> None:
-        asyncio.run(self._watch())
+        try:
+            asyncio.run(self._watch())
+        except BaseException:
+            # Without this thread the leases end unseen: the worker must not go on.
+            _log.critical("the thread that keeps the leases has died", exc_info=True)
+            self._on_lost()
+            raise
 
     async def _watch(self) -> None:
         renewing = [asyncio.create_task(self._keep(lease)) for lease in self._leases]
         while not self._stop.is_set():
             self._steps.look()
+            for task in renewing:
+                if task.done() and (error := task.exception()) is not None:
+                    raise error
             await clock.sleep(0.2)
         for task in renewing:
             task.cancel()
         await asyncio.gather(*renewing, return_exceptions=True)
 
     async def _keep(self, lease: Lease) -> None:
-        connection: asyncpg.Connection[asyncpg.Record] | None = None
+        connection: asyncpg.Connection[Any] | None = None
         try:
             while not lease.lost:
                 try:
@@ -167,7 +177,7 @@ class WatchThread:
             if connection is not None:
                 connection.terminate()
 
-    async def _renew(self, lease: Lease, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    async def _renew(self, lease: Lease, connection: asyncpg.Connection[Any]) -> None:
         sent = clock.monotonic()
         async with asyncio.timeout(RENEW_SECONDS):
             watched = await renew(connection, self._worker, msgspec.json.encode(self._counters))

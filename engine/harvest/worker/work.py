@@ -27,9 +27,9 @@ class Work:
     """A run that this worker holds, or has resident. `next_event_id` is the id that its next event will have."""
 
     __slots__ = (
-        "attempt", "blocked_count", "busy", "consumed", "deadline_at", "decided_through_hint", "delta", "execution_id", "inbox",
-        "inflight", "next_event_id", "partition", "queue", "queued", "refusals", "run", "stale", "version",
-        "workflow_id", "workflow_name",
+        "attempt", "blocked_count", "busy", "consumed", "deadline_at", "decided_through_hint", "delta",
+        "execution_id", "history_bytes", "inbox", "inflight", "next_event_id", "partition", "queue", "queued", "refusals", "run",
+        "stale", "version", "workflow_id", "workflow_name",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,7 @@ class Work:
         self.deadline_at = deadline_at
         self.attempt = 0
         self.next_event_id = 1
+        self.history_bytes = 0
         self.blocked_count = 0
         self.refusals = 0
         self.run: Run | None = None
@@ -86,6 +87,7 @@ class Residents:
     def put(self, work: Work) -> None:
         """Keep a parked run, and let go of the oldest while a bound is passed."""
         assert work.run is not None
+        self.take(work.execution_id)
         weight = work.run.weight()
         self._works[work.execution_id] = (work, weight)
         self._bytes += weight

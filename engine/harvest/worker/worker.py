@@ -31,7 +31,8 @@ OLD_GENERATION = 200
 class Worker:
     """One incarnation: a random identity, a lease on each shard, and the loops that work under it.
 
-    `lost` is set when a shard has declared this incarnation dead; it must then be stopped, and another one started.
+    `lost` is set when a shard has declared this incarnation dead, or when a loop of it has died; it must then be
+    stopped, and another one started.
     """
 
     def __init__(self, registry: Registry, shards: Shards, options: WorkerOptions | None = None) -> None:
@@ -56,6 +57,7 @@ class Worker:
                 self.residents,
                 self.options,
                 self.counters,
+                self.lost.set,
             )
             for shard_id, store in shards.stores.items()
         }
@@ -70,6 +72,10 @@ class Worker:
         gc.freeze()
         gc.set_threshold(*gc.get_threshold()[:2], OLD_GENERATION)
         loop = asyncio.get_running_loop()
+
+        def lost() -> None:
+            loop.call_soon_threadsafe(self.lost.set)
+
         for part in self._parts.values():
             await migrate.check(part.store.url)
             await fleet.register(part.store, self._row())
@@ -80,7 +86,7 @@ class Worker:
             [part.lease for part in self._parts.values()],
             self._steps,
             self.counters,
-            lambda: loop.call_soon_threadsafe(self.lost.set),
+            lost,
         )
         self._watch.start()
         for part in self._parts.values():
@@ -98,19 +104,29 @@ class Worker:
             self._publishing.cancel()
         for part in self._parts.values():
             part.stop_claiming()
-        await self._runner.stop(0 if self.lost.is_set() else self.options.drain_timeout)
+        await asyncio.gather(
+            self._runner.stop(0 if self.lost.is_set() else self.options.drain_timeout),
+            *(self._drain(part) for part in self._parts.values()),
+        )
         await asyncio.gather(*(part.stop() for part in self._parts.values()))
         if self._watch is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._watch.stop)
         await asyncio.gather(*(self._leave(part) for part in self._parts.values()))
         self.let_go_residents()
-        _log.info("worker %s has stopped", self.options.display_name)
+        _log.info("worker %s has stopped: %s", self.options.display_name, self.counters)
 
     def let_go_residents(self) -> None:
         """Forget every parked run: the next decision of each is cold."""
         self.residents.clear()
         for part in self._parts.values():
             part.committer.let_go_idle()
+
+    async def _drain(self, part: ShardWorker) -> None:
+        try:
+            async with asyncio.timeout(1.0):
+                await fleet.drain(part.store, self.id)
+        except Exception as error:
+            _log.warning("shard %s was not told of the coming end: %s", part.store.shard_id, error)
 
     async def _leave(self, part: ShardWorker) -> None:
         try:

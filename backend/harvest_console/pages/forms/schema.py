@@ -56,7 +56,7 @@ class _Builder:
             "required": required,
             "nullable": nullable,
             "hint": _hint(schema, plain, required=required),
-            "value": self._values.get(name, ""),
+            "value": self._value(name, schema, required=required),
         }
         # Left empty, such a field could mean null or its default: only JSON text can say which.
         ambiguous = nullable and not required and schema.get("default") is not None
@@ -81,6 +81,13 @@ class _Builder:
             long = plain.get("maxLength", 0) > 200 or "\n" in value or len(value) > 80
             return Field(kind="text", multiline=long or label.lower() in _LONG_WORDS, **common)
         return Field(kind=kind, **common)
+
+    def _value(self, name: str, schema: Schema, *, required: bool) -> str:
+        """What was typed; in a new form the default of what cannot be left out."""
+        if self._values or not required or "default" not in schema:
+            return self._values.get(name, "")
+        default = schema["default"]
+        return default if isinstance(default, str) else msgspec.json.encode(default).decode()
 
     def _object(self, plain: Schema, common: dict[str, Any], depth: int) -> Field:
         needed = set(plain.get("required", ()))

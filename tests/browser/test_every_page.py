@@ -1,0 +1,71 @@
+"""What holds on every page: WCAG by axe in both themes, no sideways scrolling on a phone, no page of 150 kB."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]}
+MOST_BYTES = 150_000
+PAGES = {
+    "overview": ("/", 200),
+    "list": ("/workflows", 200),
+    "list without a match": ("/workflows?state=FAILED&type=nothing&after=2026-01-01T00:00:00Z", 200),
+    "list with a wrong filter": ("/workflows?state=SLEEPING&after=yesterday", 200),
+    "list with an old cursor": ("/workflows?cursor=abc", 200),
+    "waiting run": ("/w/{waiting}", 200),
+    "completed run": ("/w/{completed}", 200),
+    "failed run": ("/w/{failed}", 200),
+    "event": ("/w/{completed}/events/1", 200),
+    "input": ("/w/{completed}/payload/input", 200),
+    "types": ("/workflows/start", 200),
+    "start form": ("/workflows/start?type=order_flow", 200),
+    "start form, raw": ("/workflows/start?type=order_flow&tab=raw", 200),
+    "signal form": ("/w/{waiting}/signal", 200),
+    "another signal": ("/w/{waiting}/signal?other=true", 200),
+    "cancel": ("/w/{waiting}/cancel", 200),
+    "terminate": ("/w/{waiting}/terminate", 200),
+    "audit": ("/audit", 200),
+    "audit without a match": ("/audit?who=nobody", 200),
+    "keys": ("/help/keys", 200),
+    "sign in": ("/signin?token=x", 200),
+    "no such run": ("/w/00000000-0000-8000-8000-000000000000", 404),
+    "no such page": ("/nothing", 404),
+    "no execution id": ("/w/xyz", 400),
+    "a shard that is not configured": ("/w/00070000-0000-8000-8000-000000000000", 503),
+}
+
+
+@pytest.fixture(scope="session")
+def runs(waiting_run: str, completed_run: str, failed_run: str) -> dict[str, str]:
+    """Runs by what they do."""
+    return {"waiting": waiting_run, "completed": completed_run, "failed": failed_run}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_page(page: Page, runs: dict[str, str], name: str, theme: str) -> None:
+    path, status = PAGES[name]
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    answer = page.goto(path.format(**runs))
+    assert answer is not None
+    assert answer.status == status
+    assert len(answer.body()) < MOST_BYTES
+    assert _violations(page) == []
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert _overflow(page) <= 0
+    page.set_viewport_size({"width": 320, "height": 844})
+    assert _overflow(page) <= 0
+
+
+def _violations(page: Page) -> list[Any]:
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
+
+
+def _overflow(page: Page) -> int:
+    width: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return width

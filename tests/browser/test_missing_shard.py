@@ -1,0 +1,83 @@
+"""One database is gone: every page answers, names the shard, and says "unknown" where it cannot know (Must show 4)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import sign_in, watched
+from tests.browser.server import DevServer
+
+
+class Crippled(NamedTuple):
+    """A page on a console whose shard 1 is gone, and a run on each shard."""
+
+    page: Page
+    runs: dict[int, str]
+
+
+@pytest.fixture(scope="module")
+def crippled(browser: Browser) -> Iterator[Crippled]:
+    """A setup of its own, whose second database is killed after a run was started on each."""
+    with tempfile.TemporaryDirectory(prefix="hvb-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        server = DevServer(Path(folder) / "data")
+        try:
+            runs: dict[int, str] = {}
+            for number in range(40):
+                run = server.start("order_flow", {"cents": 500}, workflow_id=f"order-{number}")
+                runs.setdefault(int(run[:4], 16), run)
+            state = sign_in(browser, server.link, server.base)
+            server.kill_shard(1)
+            context = browser.new_context(base_url=server.base, storage_state=state)
+            page = context.new_page()
+            faults = watched(page)
+            yield Crippled(page, runs)
+            assert faults == []
+            context.close()
+        finally:
+            server.stop()
+
+
+def test_the_list_names_the_shard_and_shows_the_rest(crippled: Crippled) -> None:
+    page = crippled.page
+    page.goto("/workflows")
+    banner = page.locator("#list .note")
+    expect(banner).to_contain_text("Shard 1 did not answer.")
+    expect(banner.get_by_role("link", name="Try again")).to_be_visible()
+    expect(page.locator(f"#r{crippled.runs[0]}")).to_be_visible()
+    expect(page.locator(f"#r{crippled.runs[1]}")).to_have_count(0)
+    expect(page.locator(".head")).to_contain_text("at least")
+
+
+def test_a_list_without_a_match_does_not_claim_there_is_none(crippled: Crippled) -> None:
+    crippled.page.goto("/workflows?id=nothing-like-it")
+    expect(crippled.page.locator("#list")).to_contain_text("those that did not answer may")
+
+
+def test_a_run_of_the_shard_is_unknown_and_not_missing(crippled: Crippled) -> None:
+    answer = crippled.page.goto(f"/w/{crippled.runs[1]}")
+    assert answer is not None
+    assert answer.status == 503
+    expect(crippled.page.get_by_role("heading", level=1)).to_have_text("Cannot tell: a shard does not answer")
+    expect(crippled.page.locator("main")).to_contain_text("Shard 1")
+
+
+def test_a_run_of_another_shard_is_whole(crippled: Crippled) -> None:
+    crippled.page.goto(f"/w/{crippled.runs[0]}")
+    expect(crippled.page.locator("#run-head .state")).to_have_text("Running")
+
+
+def test_overview_and_audit_name_it_too(crippled: Crippled) -> None:
+    page = crippled.page
+    page.goto("/")
+    expect(page.locator("main .note")).to_contain_text("Shard 1 did not answer.")
+    expect(page.locator("main")).to_contain_text("1 of 2")
+    page.goto("/audit")
+    expect(page.locator("main .note")).to_contain_text("Shard 1 did not answer.")
+    expect(page.locator("main tbody tr").first).to_be_visible()

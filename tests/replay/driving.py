@@ -1,0 +1,103 @@
+"""A run driven by hand: its events are written as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from harvest.history.events import (
+    ActivityCompleted,
+    ActivityFailed,
+    Event,
+    EventKind,
+    Failure,
+    SignalReceived,
+    TimerFired,
+    WorkflowCancelRequested,
+    WorkflowStarted,
+    encode_data,
+)
+from harvest.replay.context import WorkflowContext
+from harvest.replay.decision import Outcome, outcome_of
+from harvest.replay.run import Run
+from tests.replay.oracle import IDENTITY, START
+from tests.replay.player import as_workflow
+
+
+class Driven:
+    """A run and the history that it was given."""
+
+    def __init__(self, function: Callable[..., Any], value: Any = None, *, seed: int = 5, carried: int = 0) -> None:
+        self.workflow = as_workflow(function, "driven")
+        self.run = Run(self.workflow, IDENTITY, WorkflowContext)
+        self.events: list[Event] = []
+        self.at = START
+        data = WorkflowStarted("driven", "w-1", 1, seed, Raw(msgspec.json.encode(value)), carried=carried)
+        self.event(EventKind.WORKFLOW_STARTED, 0, data)
+
+    def event(self, kind: EventKind, seq: int = 0, data: Struct | None = None, at: datetime | None = None) -> None:
+        """The next event, delivered at once."""
+        self.at += timedelta(seconds=1)
+        encoded = b"{}" if data is None else encode_data(data)
+        event = Event(len(self.events) + 1, int(kind), seq, at or self.at, encoded)
+        self.events.append(event)
+        self.run.deliver([event])
+
+    def completed(self, seq: int, value: Any = None) -> None:
+        self.event(EventKind.ACTIVITY_COMPLETED, seq, ActivityCompleted(output=Raw(msgspec.json.encode(value))))
+
+    def failed(self, seq: int, kind: str = "ValueError") -> None:
+        self.event(EventKind.ACTIVITY_FAILED, seq, ActivityFailed(Failure(kind, "no")))
+
+    def fired(self, seq: int) -> None:
+        self.event(EventKind.TIMER_FIRED, seq, TimerFired())
+
+    def signal(self, name: str, value: Any = None) -> None:
+        self.event(EventKind.SIGNAL_RECEIVED, 0, SignalReceived(name, Raw(msgspec.json.encode(value))))
+
+    def cancel(self) -> None:
+        self.event(EventKind.WORKFLOW_CANCEL_REQUESTED, 0, WorkflowCancelRequested(reason="enough"))
+
+    def committed(self) -> None:
+        """Write what was asked for, as a commit does."""
+        for command in list(self.run.asked.values()):
+            payload_at = getattr(command, "payload_at", None)
+            payload = getattr(command, "payload", lambda: b"{}")
+            data = payload_at(self.at) if payload_at is not None else payload()
+            self.events.append(Event(len(self.events) + 1, int(command.kind), command.seq, self.at, data))
+        self.run.recorded(len(self.events))
+
+    @property
+    def asked(self) -> list[tuple[str, int]]:
+        """Kinds and numbers of what is asked for now."""
+        return [(command.kind.word, command.seq) for command in self.run.asked.values()]
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return outcome_of(self.run)
+
+    @property
+    def failure(self) -> Failure:
+        """Why the run has failed."""
+        outcome = self.outcome
+        assert outcome is not None, "the run is still open"
+        assert outcome.failure is not None, f"the run ended as {outcome.kind.word}"
+        return msgspec.json.decode(outcome.failure, type=Failure)
+
+    @property
+    def result(self) -> Any:
+        """What the run has returned."""
+        outcome = self.outcome
+        assert outcome is not None, f"the run is still open, blocked: {self.run.blocked}"
+        assert outcome.result is not None, f"the run ended as {outcome.kind.word}: {outcome.payload!r}"
+        return msgspec.json.decode(outcome.result)
+
+    def replayed(self) -> Run:
+        """A cold replay of all that was written."""
+        run = Run(self.workflow, IDENTITY, WorkflowContext)
+        run.replay(self.events, self.run.decided_through)
+        return run

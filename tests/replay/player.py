@@ -1,0 +1,324 @@
+"""The workflow that plays a program: it notes all that it sees, and what it saw goes into all that it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+from zlib import crc32
+
+from harvest.definitions.activity import ActivityDefinition, define_activity
+from harvest.definitions.options import activity_options, workflow_options
+from harvest.definitions.workflow import WorkflowDefinition, define_workflow
+from harvest.errors import ActivityError, HarvestError
+from harvest.replay import ordered
+from harvest.replay.context import WorkflowContext
+from harvest.replay.run import Run
+from tests.replay import program as p
+
+ordered.install()
+Trace = list[tuple[int, str, str]]
+_inherited: ContextVar[int] = ContextVar("inherited", default=-1)
+
+
+class NotingContext(WorkflowContext):
+    """The context of the product, with the notes of the run that it belongs to."""
+
+    def __init__(self, run: Run, trace: Trace) -> None:
+        super().__init__(run)
+        self.trace = trace
+
+
+def _activity(name: str) -> ActivityDefinition[..., Any]:
+    async def body(salt: int, seen: int) -> int:
+        raise NotImplementedError("histories are made up; nothing runs this")
+
+    options = activity_options(
+        queue=None,
+        priority=0,
+        schedule_to_start=None,
+        start_to_close=None,
+        schedule_to_close=None,
+        heartbeat_timeout=None,
+        retry=None,
+    )
+    return define_activity(body, name=name, options=options)
+
+
+activities = {name: _activity(name) for name in p.ACTIVITIES}
+
+
+class Boom(Exception):
+    """What programs raise."""
+
+
+class Player:
+    """One run of a program."""
+
+    def __init__(self, ctx: NotingContext) -> None:
+        self.ctx = ctx
+        self.trace = ctx.trace
+        self.seen = 0
+        self.lock = asyncio.Lock()
+        self.semaphore = asyncio.Semaphore(2)
+        self.queue: asyncio.Queue[int] = asyncio.Queue(1)
+        self.event = asyncio.Event()
+        self.spawned: list[asyncio.Task[None]] = []
+
+    def note(self, what: str, value: object = None) -> None:
+        text = repr(value)
+        self.trace.append((self.ctx.info.history_events, what, text))
+        self.seen = (self.seen * 31 + crc32(f"{what} {text}".encode())) % 1_000_003
+
+    async def play(self, block: p.Block) -> None:
+        for statement in block:
+            await _PLAYERS[type(statement)](self, statement)
+
+    async def call(self, s: p.Call) -> None:
+        self.note("result", await self.ctx.execute_activity(activities[s.name], s.salt, self.seen))
+
+    async def call_by_name(self, s: p.CallByName) -> None:
+        self.note("by name", await self.ctx.execute_activity("elsewhere", set(s.words), {"seen": self.seen}))
+
+    async def sleep(self, s: p.Sleep) -> None:
+        if s.until:
+            await self.ctx.sleep_until(self.ctx.now() + timedelta(seconds=s.seconds))
+        else:
+            await self.ctx.sleep(s.seconds)
+        self.note("slept", s.seconds)
+
+    async def pause(self, _: p.Yield) -> None:
+        await asyncio.sleep(0)
+
+    async def look(self, s: p.Look) -> None:
+        ctx = self.ctx
+        looks: dict[str, Callable[[], object]] = {
+            "random": lambda: (ctx.random().random(), ctx.random().sample(range(100), 3)),
+            "uuid": ctx.uuid4,
+            "now": ctx.now,
+            "info": lambda: ctx.info,
+            "all_tasks": lambda: [task.get_name() for task in asyncio.all_tasks()],
+            "cancelled": lambda: (ctx.is_cancelled(), _inherited.get()),
+        }
+        self.note(s.at, looks[s.at]())
+
+    async def receive(self, s: p.Receive) -> None:
+        self.note(f"signal {s.signal}", await self.ctx.wait_for_signal(s.signal, int, timeout=s.timeout))
+
+    async def try_receive(self, s: p.TryReceive) -> None:
+        if s.drain:
+            for value in self.ctx.drain_signals(s.signal, int):
+                self.note(f"signal {s.signal}", value)
+        else:
+            value = self.ctx.try_receive_signal(s.signal, int)
+            self.note("none" if value is None else f"signal {s.signal}", value)
+
+    async def condition(self, s: p.Condition) -> None:
+        target = len(self.trace) + s.notes
+        await self.ctx.wait_condition(lambda: len(self.trace) >= target, timeout=s.timeout)
+        self.note("condition", s.notes)
+
+    async def branch(self, number: int, block: p.Block) -> int:
+        _inherited.set(number)
+        await self.play(block)
+        self.note("branch", number)
+        return self.seen
+
+    def tasks(self, s: p.Together) -> list[asyncio.Task[int]]:
+        return [
+            asyncio.create_task(self.branch(number, block), name=f"b{number}")
+            for number, block in enumerate(s.branches)
+        ]
+
+    async def together(self, s: p.Together) -> None:
+        if s.how == "gather":
+            self.note("gathered", await asyncio.gather(*(self.branch(n, b) for n, b in enumerate(s.branches))))
+        elif s.how == "gather_all":
+            all_of_it = asyncio.gather(*(self.branch(n, b) for n, b in enumerate(s.branches)), return_exceptions=True)
+            self.note("gathered all", [_name(found) for found in await all_of_it])
+        elif s.how == "group":
+            async with asyncio.TaskGroup() as group:
+                for number, block in enumerate(s.branches):
+                    group.create_task(self.branch(number, block), name=f"g{number}")
+        elif s.how == "set":
+            for task in set(self.tasks(s)):
+                await self._settle(task)
+        elif s.how in ("as_completed", "async_for"):
+            await self._as_completed(s)
+        else:
+            await self._wait(s)
+
+    async def _as_completed(self, s: p.Together) -> None:
+        tasks = self.tasks(s)
+        if s.how == "as_completed":
+            for number, soonest in enumerate(asyncio.as_completed(set(tasks))):
+                self.note(f"completed {number}", await soonest)
+        else:
+            async for task in asyncio.as_completed(tasks, timeout=100.0):
+                await self._settle(task)
+
+    async def _wait(self, s: p.Together) -> None:
+        tasks = self.tasks(s)
+        when = asyncio.FIRST_EXCEPTION if s.how == "wait_error" else asyncio.FIRST_COMPLETED
+        done, pending = await asyncio.wait(
+            tasks, timeout=20.0 if s.how == "wait_some" else None, return_when=when
+        )
+        for task in done:
+            await self._settle(task)
+        for number, task in enumerate(pending):
+            if number % 2:
+                task.cancel()
+        for task in pending:
+            await self._settle(task)
+
+    async def _settle(self, task: asyncio.Task[int]) -> None:
+        try:
+            self.note(f"task {task.get_name()}", await task)
+        except (Exception, asyncio.CancelledError) as error:
+            self.note(f"task {task.get_name()}", _name(error))
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+
+    async def limit(self, s: p.Limit) -> None:
+        if s.how == "timeout":
+            async with asyncio.timeout(s.seconds):
+                await self.play(s.body)
+        elif s.how == "wait_for":
+            await asyncio.wait_for(self.play(s.body), s.seconds)
+        elif s.how == "shield":
+            await asyncio.wait_for(asyncio.shield(asyncio.create_task(self.play(s.body))), s.seconds)
+        else:
+            task = asyncio.create_task(self.branch(9, s.body))
+            await asyncio.sleep(s.seconds)
+            task.cancel()
+            await self._settle(task)
+        self.note("limit", s.how)
+
+    async def locked(self, s: p.Locked) -> None:
+        async with self.semaphore if s.semaphore else self.lock:
+            await self.play(s.body)
+
+    async def exchange(self, s: p.Exchange) -> None:
+        if s.what == "put":
+            await self.queue.put(self.seen)
+        elif s.what == "get":
+            self.note("got", await self.queue.get())
+        elif s.what == "wait":
+            await self.event.wait()
+        elif s.what == "set":
+            self.event.set()
+        else:
+            self.event.clear()
+        self.note(s.what)
+
+    async def spawn(self, s: p.Spawn) -> None:
+        self.spawned.append(asyncio.create_task(self.play(s.body), name=f"s{len(self.trace)}"))
+
+    async def reach(self, s: p.Reach) -> None:
+        if self.spawned:
+            task = self.spawned.pop(0)
+            if s.cancel:
+                task.cancel()
+            if task is not asyncio.current_task():
+                await asyncio.wait([task], timeout=30.0)
+            self.note("reached", task.done())
+
+    async def guarded(self, s: p.Guarded) -> None:
+        catch: dict[str, tuple[type[BaseException], ...]] = {
+            "error": (Exception,),
+            "cancel": (asyncio.CancelledError,),
+            "all": (Exception, asyncio.CancelledError),
+            "nothing": (),
+        }
+        try:
+            await self.play(s.body)
+        except catch[s.catch] as error:
+            self.note("caught", _name(error))
+            await self.play(s.handler)
+        finally:
+            await self.play(s.cleanup)
+
+    async def fail(self, _: p.Raise) -> None:
+        raise Boom(str(self.seen))
+
+    async def repeat(self, s: p.Repeat) -> None:
+        for _ in range(s.times):
+            await self.play(s.body)
+
+    async def choose(self, s: p.Choose) -> None:
+        await self.play(s.then if self.seen % 2 else s.otherwise)
+
+    async def numbers(self, body: p.Block) -> AsyncIterator[int]:
+        try:
+            for number in range(3):
+                await self.play(body)
+                yield number
+        finally:
+            self.note("generator closed")
+
+    async def each(self, s: p.Each) -> None:
+        async for number in self.numbers(s.body):
+            if number >= s.leave_after:
+                break
+
+
+def _name(error: object) -> object:
+    """An error without what may differ from one Python to the next."""
+    if isinstance(error, ExceptionGroup):
+        return [_name(inner) for inner in error.exceptions]
+    if isinstance(error, ActivityError | HarvestError | Boom):
+        return f"{type(error).__name__}: {error}"
+    return type(error).__name__ if isinstance(error, BaseException) else error
+
+
+_PLAYERS: dict[type, Callable[[Player, Any], Awaitable[None]]] = {
+    p.Call: Player.call,
+    p.CallByName: Player.call_by_name,
+    p.Sleep: Player.sleep,
+    p.Yield: Player.pause,
+    p.Look: Player.look,
+    p.Receive: Player.receive,
+    p.TryReceive: Player.try_receive,
+    p.Condition: Player.condition,
+    p.Together: Player.together,
+    p.Limit: Player.limit,
+    p.Locked: Player.locked,
+    p.Exchange: Player.exchange,
+    p.Spawn: Player.spawn,
+    p.Reach: Player.reach,
+    p.Guarded: Player.guarded,
+    p.Raise: Player.fail,
+    p.Repeat: Player.repeat,
+    p.Choose: Player.choose,
+    p.Each: Player.each,
+}
+
+
+async def play(ctx: NotingContext, block: list[p.Statement]) -> int:
+    """The workflow."""
+    player = Player(ctx)
+    try:
+        for statement in block:
+            try:
+                await player.play([statement])
+            except Exception as error:
+                player.note("failed", _name(error))
+                if isinstance(statement, p.Raise):
+                    raise
+    except BaseException as error:
+        player.note("out", _name(error))
+        raise
+    return player.seen
+
+
+def as_workflow(function: Callable[..., Any], name: str = "play", version: int = 1) -> WorkflowDefinition[..., Any]:
+    """A workflow of a plain function, without an application."""
+    ordered.rebind(function)
+    options = workflow_options(queue="default", execution_timeout=None)
+    return define_workflow(function, name=name, version=version, options=options, signals=None)
+
+
+PLAY = as_workflow(play)

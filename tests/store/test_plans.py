@@ -1,0 +1,220 @@
+"""Every hot statement reaches big tables by an index alone, and reads no more beside a million rows than beside ten."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import msgspec
+import pytest
+
+from harvest.history.events import EventKind
+from harvest.store import appends, claims, results, upkeep
+from harvest.store.commit import HELD, Batch, parameters, statement
+from harvest.store.pool import CLAIM, COMMIT, COMMON, SCAN, WRITE, Role
+from harvest.store.store import Store
+from tests.scale import scale
+from tests.store.rows import a_run, a_worker
+from tests.store.rules import an_entry
+
+FEW, MANY = 10, scale(20_000, 1_000_000)
+BATCH = 5
+BIG = {
+    "harvest_executions", "harvest_execution_details", "harvest_events", "harvest_workflow_tasks",
+    "harvest_activity_tasks", "harvest_timers", "harvest_dedupe", "harvest_heartbeats",
+}  # fmt: skip
+pytestmark = pytest.mark.slow
+
+_POPULATION = (
+    """insert into harvest_executions (execution_id, business_key, next_event_id, version, partition, state, closed_at,
+           deadline_at, workflow_name, workflow_id)
+       select md5('e' || n)::uuid, md5('e' || n)::uuid, 3, 1, n % 512, (n % 2) * 10,
+              case n % 2 when 1 then clock_timestamp() end, clock_timestamp() + interval '1 hour', 'w', 'w' || n
+         from generate_series(1, $1::int) n""",
+    """insert into harvest_execution_details (execution_id, input)
+       select md5('e' || n)::uuid, 'null' from generate_series(1, $1::int) n""",
+    """insert into harvest_events (execution_id, event_id, kind, payload)
+       select md5('e' || n)::uuid, i, 1, '{}' from generate_series(1, $1::int) n, generate_series(1, 2) i""",
+    """insert into harvest_workflow_tasks (execution_id, partition, queue, workflow_name, version, sort_at)
+       select md5('e' || n)::uuid, 0, 'default', 'w', 1, clock_timestamp() + n * interval '1 microsecond'
+         from generate_series(2, $1::int, 2) n""",
+    """insert into harvest_activity_tasks (execution_id, seq, scheduled_event_id, queue, name, timeout_at)
+       select md5('e' || n)::uuid, 1, 1, 'default', 'a', clock_timestamp() + interval '1 hour'
+         from generate_series(2, $1::int, 2) n""",
+    """insert into harvest_heartbeats (execution_id, seq, attempt)
+       select md5('e' || n)::uuid, 9, 1 from generate_series(2, $1::int, 2) n""",
+    """insert into harvest_timers (execution_id, seq, fires_at)
+       select md5('e' || n)::uuid, 2, clock_timestamp() + interval '1 hour' from generate_series(2, $1::int, 2) n""",
+    """insert into harvest_dedupe (execution_id, kind, key)
+       select md5('e' || n)::uuid, 2, 'k' from generate_series(2, $1::int, 2) n""",
+)
+
+
+class Site:
+    """A database with so many rows, a worker, and runs that it holds."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.worker = UUID(int=0)
+        self.runs: list[UUID] = []
+
+    async def fill(self, rows: int) -> None:
+        for sql in _POPULATION:
+            await self.store.scan.write(sql, rows, limit=300)
+        self.worker = await a_worker(self.store, lease=3600)
+        self.runs = [
+            await a_run(self.store, self.worker, activities={1: 1}, pending={2: 0}, timers={3: -1})
+            for _ in range(BATCH)
+        ]
+
+    async def plan(self, role: Role, sql: str, values: list[Any]) -> dict[str, Any]:
+        """The plan that is kept for all values, executed and rolled back."""
+        connection: Any = await asyncpg.connect(self.store.url, server_settings={**COMMON, **role.settings})
+        try:
+            await connection.execute(f"prepare s as {sql}")
+            await connection.execute("set plan_cache_mode = force_generic_plan")
+            transaction = connection.transaction()
+            await transaction.start()
+            arguments = f"({', '.join(map(literal, values))})" if values else ""
+            text = await connection.fetchval(f"explain (analyze, buffers, format json) execute s{arguments}")
+            await transaction.rollback()
+            plan: dict[str, Any] = msgspec.json.decode(text)[0]["Plan"]
+            return plan
+        finally:
+            await connection.close()
+
+
+def literal(value: Any) -> str:
+    """A value as SQL text."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'::bytea"
+    if isinstance(value, list | tuple):
+        return f"'{{{', '.join(map(element, value))}}}'"
+    return f"'{value}'"
+
+
+def element(value: Any) -> str:
+    """A value inside the text of an array."""
+    if isinstance(value, bytes):
+        return f'"\\\\x{value.hex()}"'
+    return "null" if value is None else f'"{value}"'
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]
+
+
+def buffers(plan: dict[str, Any]) -> int:
+    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+@pytest.fixture(scope="module")
+async def sites(new_database: Callable[[str], str]) -> AsyncIterator[dict[int, Site]]:
+    found = {}
+    for rows in (FEW, MANY):
+        found[rows] = Site(Store(0, new_database(f"plans_{rows}")))
+        await found[rows].fill(rows)
+    yield found
+    for site in found.values():
+        await site.store.close()
+
+
+def a_batch(site: Site, needs: tuple[bool, ...]) -> Batch:
+    """One decision for each held run, with what `needs` says."""
+    merges, schedules, timers, cancels, closes = needs
+    batch = Batch()
+    for run in site.runs:
+        batch.event(run, 2, EventKind.MARKER_RECORDED, 0, None, b"{}")
+        if merges:
+            batch.merge(run, 1, 1)
+        if schedules:
+            batch.activity(
+                run, 7, eager=True, scheduled_event_id=2, queue="default", name="a", priority=0, start_to_close=None,
+                heartbeat=None, schedule_to_close=None, timeout_after=None,
+            )  # fmt: skip
+        if timers:
+            batch.timer(run, 8, datetime.now(UTC))
+        if cancels:
+            batch.cancel(run, 2)
+            batch.cancel(run, 3)
+        if closes:
+            batch.close(run, b"1", None)
+        batch.decision(
+            run, attempt=1, expected=2, next_event_id=3, state=10 if closes else 0, task_state=HELD,
+            merged=int(merges), waiting=None,
+        )  # fmt: skip
+    return batch
+
+
+Statement = Callable[[Site], tuple[Role, str, list[Any]]]
+
+
+def a_commit(needs: tuple[bool, ...]) -> Statement:
+    return lambda site: (COMMIT, statement(needs), parameters(site.worker, a_batch(site, needs)))
+
+
+def an_append(site: Site) -> tuple[Role, str, list[Any]]:
+    return WRITE, appends._APPEND, [
+        site.runs[0], 10, b"{}", "key", appends.SIGNAL_KEY, *appends._audit_values(an_entry()),
+    ]  # fmt: skip
+
+
+def ends(site: Site) -> tuple[Role, str, list[Any]]:
+    n = len(site.runs)
+    return SCAN, results._END, [site.runs, [1] * n, [1] * n, [site.worker] * n, [7] * n, [b"{}"] * n]
+
+
+def retries(site: Site) -> tuple[Role, str, list[Any]]:
+    n = len(site.runs)
+    return SCAN, results._RETRY, [site.runs, [1] * n, [1] * n, [site.worker] * n, [0.5] * n, [b"{}"] * n, [0] * n]
+
+
+HOT: dict[str, Statement] = {
+    "claim": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, datetime(2000, 1, 1, tzinfo=UTC)]),
+    "claim activities": lambda s: (CLAIM, claims._CLAIM_ACTIVITIES, [["default"], s.worker, BATCH, ["a"], 6, "w"]),
+    "news": lambda s: (CLAIM, claims._NEWS, [s.worker]),
+    "load": lambda s: (CLAIM, claims._EVENTS, [s.runs, [1] * len(s.runs)]),
+    "release": lambda s: (SCAN, claims._RELEASE, [s.runs, [1] * len(s.runs), s.worker]),
+    "append": an_append,
+    "end activities": ends,
+    "retry activities": retries,
+    "fire timers": lambda s: (SCAN, appends._TIMERS, [12]),
+    "overdue activities": lambda s: (SCAN, upkeep._OVERDUE, []),
+    "deadlines": lambda s: (SCAN, appends._DEADLINES, [15, 19]),
+    "next timer": lambda s: (SCAN, appends._NEXT_TIMER, []),
+}
+for _needs in product((False, True), repeat=5):
+    _parts = [part for part, needed in zip(("merge", "schedule", "timer", "cancel", "close"), _needs, strict=True) if needed]
+    HOT[f"commit {' '.join(_parts)}".strip()] = a_commit(_needs)
+
+
+@pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "analyzed"])
+async def test_no_hot_statement_reads_a_big_table_from_end_to_end(sites: dict[int, Site], analyzed: bool) -> None:
+    if analyzed:
+        for site in sites.values():
+            await site.store.scan.write("analyze", limit=120)
+    wrong, figures = [], {}
+    for name, make in HOT.items():
+        read = {}
+        for rows, site in sites.items():
+            plan = await site.plan(*make(site))
+            read[rows] = buffers(plan)
+            if rows == MANY:
+                wrong += [
+                    f"{name}: {node['Node Type']} of {node['Relation Name']}"
+                    for node in nodes(plan)
+                    if node["Node Type"] == "Seq Scan" and node["Relation Name"] in BIG
+                ]
+        figures[name] = read
+    grown = {name: read for name, read in figures.items() if read[MANY] > 2 * read[FEW] + 30}
+    assert not wrong
+    assert not grown, "buffers grow with the table"
+
