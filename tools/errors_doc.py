@@ -33,7 +33,7 @@ def declared() -> Iterator[type[HarvestError]]:
 
 def page() -> str:
     """The whole page."""
-    lines = [INTRODUCTION, "| code | slug | class | status | again | meaning |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [INTRODUCTION, "| code | slug | class | status | again | meaning |", "| --- " * 6 + "|"]
     for error in sorted(declared(), key=lambda each: each.code):
         meaning = " ".join(inspect.cleandoc(error.__doc__ or "").split("\n\n")[0].split()).replace("|", "\\|")
         again = "yes" if error.retryable else "no"

@@ -45,7 +45,11 @@ class DevServer:
         self.base = re.search(r"^ready (http://\S+)$", said, re.M)[1]  # type: ignore[index]
         self.link = re.search(r"http://\S+/signin\?token=\S+", said)[0]  # type: ignore[index]
 
-        self.until(self._knows_the_shop)
+        try:
+            self.until(self._knows_the_shop)
+        except RuntimeError:
+            self.stop()
+            raise
 
     def _knows_the_shop(self) -> bool:
         try:

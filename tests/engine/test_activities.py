@@ -163,7 +163,7 @@ async def meets_failure(ctx: WorkflowContext, how: str) -> dict[str, Any]:
         ("stop", "RuntimeError", "coroutine raised StopIteration", 5),
         ("cancelled", "Cancelled", "the activity raised CancelledError", 1),
         ("group", "ExceptionGroup", "several (2 sub-exceptions)", 5),
-        ("nan", "PayloadError", "holds nan", 1),
+        ("nan", "PayloadError", "holds NaN", 1),
         ("object", "PayloadError", "cannot be written as JSON", 1),
         ("speechless", "Speechless", "", 5),
         ("chained", "ValueError", "outer ? \x00", 5),

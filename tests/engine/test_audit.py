@@ -41,7 +41,7 @@ def caller(request_id: str) -> Actor:
 async def rows(shards: Shards, request_id: str) -> list[auditing.AuditView]:
     """The rows of one request, oldest first."""
     page = await auditing.list_audit(shards, AuditFilter(), limit=200)
-    return [row for row in reversed(page.rows) if row.request_id == request_id]
+    return [row for row in reversed(page.rows.rows) if row.request_id == request_id]
 
 
 async def test_each_act_is_one_row_with_who_what_and_how(work: Work) -> None:

@@ -194,7 +194,7 @@ def test_the_schemas_make_forms() -> None:
     schema = declared.signature.input_schema()
     assert schema["x-parameters"] == ["item", "times"]
     assert (schema["type"], schema["minItems"], schema["maxItems"]) == ("array", 1, 2)
-    assert schema["prefixItems"][1] == {"type": "integer"}
+    assert schema["prefixItems"][1] == {"type": "integer", "default": 2}
     item = schema["$defs"]["Item"]
     assert item["properties"]["count"]["minimum"] == 1
     assert item["required"] == ["name"]

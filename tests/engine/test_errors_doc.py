@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tools import errors_doc
-
 from harvest.errors import LimitError
+from tools import errors_doc
 
 
 def test_the_page_is_the_tree() -> None:

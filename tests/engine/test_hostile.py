@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from harvest import ActivityContext, ActivityError, ApplicationError, Harvest, Retry, WorkflowContext, WorkflowFailedError
+from harvest import (
+    ActivityContext,
+    ActivityError,
+    ApplicationError,
+    Harvest,
+    Retry,
+    WorkflowContext,
+    WorkflowFailedError,
+)
 from harvest.errors import HarvestError, PayloadError
 from harvest.history.events import EventKind
 from harvest.operations import reading, signalling, starting
@@ -154,8 +162,7 @@ async def meets(ctx: WorkflowContext, name: str, how: str) -> Any:
     try:
         await ctx.execute_activity(makes, name, how)
     except ActivityError as error:
-        assert isinstance(error.__cause__, ApplicationError)
-        return error.__cause__.type
+        return getattr(error.__cause__, "type", None)
     return None
 
 
@@ -222,7 +229,8 @@ async def test_an_exception_without_words_fails_the_run(work: Work) -> None:
 
 async def test_a_flood_of_hostile_requests_leaves_only_typed_errors(work: Work) -> None:
     handle = await app.start(through, 0)
-    texts = [b"", b"{", b"\x00", b"\xff\xfe", b'"\xed\xa0\x80"', b"nul", b"[1,]", b"01", b'{"a":1', b"NaN", b"-", b"1" * 5_000]
+    texts = [b"", b"{", b"\x00", b"\xff\xfe", b'"\xed\xa0\x80"', b"nul", b"[1,]", b"01", b'{"a":1', b"NaN", b"-"]
+    texts.append(b"1" * 5_000)
     sends = (
         signalling.signal(work[1], in_process("test"), handle.execution_id, "value", text, idempotency_key=str(n))
         for n, text in enumerate(texts)

@@ -83,7 +83,7 @@ async def fails(ctx: WorkflowContext, how: str) -> None:
         ("interrupt", "KeyboardInterrupt", ""),
         ("cancelled", "CancelledError", ""),
         ("hostile", "T?", "a?b\x00c"),
-        ("nan", "PayloadError", "holds nan"),
+        ("nan", "PayloadError", "holds NaN"),
         ("chained", "Sad", "outer"),
     ],
 )
@@ -246,7 +246,8 @@ async def too_long(ctx: WorkflowContext, name: str) -> None:
 
 
 async def test_a_run_past_its_deadline_times_out_without_running_code(work: Work) -> None:
-    declared, given = await app.start(too_long, "late"), await app.start(waits, execution_timeout=timedelta(seconds=0.5))
+    declared = await app.start(too_long, "late")
+    given = await app.start(waits, execution_timeout=timedelta(seconds=0.5))
     for handle in (declared, given):
         assert (await ended(handle)).fields["state"] == "TIMED_OUT"
         last = (await history_of(work[1], handle.execution_id))[-1]

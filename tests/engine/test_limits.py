@@ -142,9 +142,7 @@ async def greedy(ctx: WorkflowContext, what: str, many: int) -> Any:
 
 
 @pytest.mark.parametrize("what", ["activities", "timers"])
-async def test_pending_operations_of_a_kind_are_bounded(
-    work: Work, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+async def test_pending_operations_of_a_kind_are_bounded(work: Work, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr(run, "PENDING_OF_A_KIND", 50)
     await (await app.start(greedy, what, 50)).result(SOON)
     with pytest.raises(WorkflowFailedError, match=f"LimitError: 50 {what} are pending"):

@@ -15,8 +15,9 @@ from harvest import ActivityContext, ActivityTimeoutError, Harvest, Retry, Workf
 from harvest.history.events import EventKind
 from harvest.shards import Shards
 from harvest.worker import activities
+from harvest.worker.options import WorkerOptions
 from harvest.worker.worker import Worker
-from tests.support import at_work, check_invariants, history_of
+from tests.support import at_work, check_invariants, eventually, history_of
 
 app = Harvest()
 SOON = timedelta(seconds=20)
@@ -62,9 +63,7 @@ OPTIONS: dict[str, Any] = {
         start_to_close=timedelta(seconds=0.4), schedule_to_close=timedelta(seconds=0.4), retry=Retry(max_attempts=9)
     ),
     "schedule_to_start": hangs.with_options(schedule_to_start=SHORT, queue="nobody"),
-    "schedule_to_close in the queue": hangs.with_options(
-        schedule_to_close=SHORT, start_to_close=SHORT, queue="nobody"
-    ),
+    "schedule_to_close in the queue": hangs.with_options(schedule_to_close=SHORT, start_to_close=SHORT, queue="nobody"),
     "thread": hangs_in_thread,
 }
 
@@ -74,8 +73,7 @@ async def meets_timeout(ctx: WorkflowContext, name: str) -> list[Any]:
     try:
         attempt = await ctx.execute_activity(OPTIONS[name], name)
     except ActivityTimeoutError as error:
-        assert isinstance(error, TimeoutError)
-        return [error.fields["timeout_type"], error.fields["attempt"]]
+        return [error.fields["timeout_type"], error.fields["attempt"]] if isinstance(error, TimeoutError) else []
     return ["completed", attempt]
 
 
@@ -176,3 +174,57 @@ async def test_a_timeout_error_of_the_users_own_is_a_failure(work: Work) -> None
     said = await (await app.start(meets_own_timeout)).result(SOON)
     assert said.startswith("ActivityError: ")
     assert "the user's own" in said
+
+
+finished: list[int] = []
+
+
+@app.activity(heartbeat_timeout=SHORT, retry=ONCE, queue="far")
+async def outlives(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    finished.append(1)
+    return "too late"
+
+
+@app.activity(heartbeat_timeout=SHORT, retry=TWICE, queue="far")
+async def outlives_once(ctx: ActivityContext, seconds: float) -> str:
+    if ctx.attempt == 1:
+        await asyncio.sleep(seconds)
+        finished.append(1)
+    return f"attempt {ctx.attempt}"
+
+
+@app.workflow(queue="far")
+async def overtaken(ctx: WorkflowContext, again: bool) -> str:
+    try:
+        said = await ctx.execute_activity(outlives_once if again else outlives, 0.9)
+    except ActivityTimeoutError as error:
+        said = str(error.fields["timeout_type"])
+    await ctx.wait_for_signal("go")
+    return said
+
+
+@pytest.mark.parametrize(("again", "said"), [(False, "heartbeat"), (True, "attempt 2")])
+async def test_a_result_that_comes_after_another_worker_called_time_counts_for_nothing(
+    work: Work, again: bool, said: str
+) -> None:
+    """The attempt was started with its decision on one worker; the scanner of the other ends it meanwhile."""
+    finished.clear()
+    blind = WorkerOptions(queues=("far",), poll_interval=0.1, scan_interval=3_600, drain_timeout=0.2)
+    shards = await Shards.open({0: work[1].stores[0].url})
+    runs = Worker(app.registry, shards, blind)
+    await runs.start()
+    try:
+        handle = await app.start(overtaken, again)
+
+        async def is_over() -> bool:
+            return bool(finished)
+
+        await eventually(is_over)
+        await handle.signal("go")
+        assert await handle.result(SOON) == said
+        assert runs.counters.busy < 20
+        assert runs.counters.decisions_warm < 20
+    finally:
+        await runs.stop()
+        await shards.close()

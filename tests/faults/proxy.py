@@ -37,6 +37,8 @@ class Proxy:
         self.url = f"postgresql://postgres@{parts.path}?host={folder}&port={PORT}".replace("@/", "@/", 1)
         self.links: set[Link] = set()
         self.lost = 0
+        self.accepted = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._to_lose: tuple[str, bool] | None = None
         self._stalled: str | None = None
         self._flows = asyncio.Event()
@@ -64,9 +66,23 @@ class Proxy:
         return len(links)
 
     async def run(self) -> asyncio.Server:
-        return await asyncio.start_unix_server(self._accept, self._path)
+        return await asyncio.start_unix_server(self._accepted, self._path)
 
-    async def _accept(self, from_client: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Cut everything."""
+        self.flow()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, from_client: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         hello = await from_client.read(65536)
         words = hello[8:].split(b"\0")
         role = words[words.index(b"application_name") + 1].decode() if b"application_name" in words else ""
@@ -120,6 +136,5 @@ async def proxied(url: str) -> AsyncIterator[Proxy]:
         try:
             yield proxy
         finally:
-            proxy.flow()
-            proxy.cut()
             server.close()
+            await proxy.close()

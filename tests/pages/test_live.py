@@ -62,6 +62,7 @@ async def test_a_hint_reaches_the_run_of_its_partition_and_every_list(hub: Hub, 
     async with aclosing(hub.stream("a", RUN, None)) as run, aclosing(hub.stream("b", LIST, None)) as everything:
         assert (await _next(run))[0] == "hello"
         assert (await _next(everything))[0] == "hello"
+        await _until(run, "resync")  # LISTEN is in force by now
         await _notify(shards.store(0), 8)
         await _notify(shards.store(0), 7, 500)
         await _until(everything, "list")
@@ -154,7 +155,8 @@ async def test_after_a_lost_connection_every_tab_reads_again(hub: Hub, shards: S
             "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'harvest-live' "
             "and datname = current_database()"
         )
-        await _until(stream, "resync")
+        await _until(stream, "resync")  # it is lost
+        await _until(stream, "resync")  # it is back
         await _notify(shards.store(0), 7)
         await _until(stream, "run")
 

@@ -1,4 +1,4 @@
-"""Replays recorded cases in a process of its own and prints what each has come to: `python -m tests.replay.cold_side FILE`."""
+"""Replays recorded cases in a process of its own: `python -m tests.replay.cold_side FILE` prints what they come to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from harvest.history.events import Event
 from tests.replay.differential import Case, fingerprint
-from tests.replay.oracle import fresh
+from tests.replay.oracle import fresh, let_go_of_all
 from tests.replay.player import PLAY
 
 
@@ -24,7 +24,7 @@ def main(file: str) -> None:
         run, trace = fresh(PLAY)
         run.replay(events, case.decided_through)
         print(fingerprint(run, trace))
-        run.release()
+        let_go_of_all()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from harvest.history.events import (
 from harvest.replay.context import WorkflowContext
 from harvest.replay.decision import Outcome, outcome_of
 from harvest.replay.run import Run
-from tests.replay.oracle import IDENTITY, START
+from tests.replay.oracle import IDENTITY, START, live
 from tests.replay.player import as_workflow
 
 
@@ -33,15 +33,16 @@ class Driven:
 
     def __init__(self, function: Callable[..., Any], value: Any = None, *, seed: int = 5, carried: int = 0) -> None:
         self.workflow = as_workflow(function, "driven")
-        self.run = Run(self.workflow, IDENTITY, WorkflowContext)
+        self.run = self._run()
         self.events: list[Event] = []
         self.at = START
+        self.tick = timedelta(seconds=1)
         data = WorkflowStarted("driven", "w-1", 1, seed, Raw(msgspec.json.encode(value)), carried=carried)
         self.event(EventKind.WORKFLOW_STARTED, 0, data)
 
     def event(self, kind: EventKind, seq: int = 0, data: Struct | None = None, at: datetime | None = None) -> None:
         """The next event, delivered at once."""
-        self.at += timedelta(seconds=1)
+        self.at += self.tick
         encoded = b"{}" if data is None else encode_data(data)
         event = Event(len(self.events) + 1, int(kind), seq, at or self.at, encoded)
         self.events.append(event)
@@ -98,6 +99,11 @@ class Driven:
 
     def replayed(self) -> Run:
         """A cold replay of all that was written."""
-        run = Run(self.workflow, IDENTITY, WorkflowContext)
+        run = self._run()
         run.replay(self.events, self.run.decided_through)
+        return run
+
+    def _run(self) -> Run:
+        run = Run(self.workflow, IDENTITY, WorkflowContext)
+        live.append(run)
         return run

@@ -81,7 +81,7 @@ class Steady(Oracle):
 
     def __init__(self, workflow: WorkflowDefinition[..., Any]) -> None:
         super().__init__(workflow, b"null", random.Random(1))
-        self.intrusion = 0.0
+        self.intrusion = self.eviction = 0.0
         self.run, self.recording.trace = fresh(workflow)
 
     def _result(self) -> tuple[EventKind, Struct]:

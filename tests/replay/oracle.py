@@ -10,7 +10,6 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
@@ -99,7 +98,19 @@ def end_of(run: Run) -> tuple[int, str] | None:
 def fresh(workflow: WorkflowDefinition[..., Any]) -> tuple[Run, Trace]:
     """A run that nothing was delivered to, and its notes."""
     trace: Trace = []
-    return Run(workflow, IDENTITY, lambda run: NotingContext(run, trace)), trace
+    run = Run(workflow, IDENTITY, lambda run: NotingContext(run, trace))
+    live.append(run)
+    return run, trace
+
+
+def let_go_of_all() -> None:
+    """Release what a test has left: collected as it is, its cleanup would run within somebody else's step."""
+    for run in live:
+        run.release()
+    live.clear()
+
+
+live: list[Run] = []
 
 
 class Oracle:
@@ -123,6 +134,7 @@ class Oracle:
         self.delivered = 0
         # How often something is written between "the loop has run" and "commit".
         self.intrusion = chance.choice((0.0, 0.15, 0.5, 1.0))
+        self.eviction = 0.08
         self.append(EventKind.WORKFLOW_STARTED, 0, self._started(data))
         for _ in range(self.carried):
             self.signal()
@@ -144,7 +156,7 @@ class Oracle:
     def stamp(self) -> datetime:
         """Database time, or a worker's estimate of it that may lie behind."""
         self.now += timedelta(seconds=self.chance.choice((0.0, 0.001, 0.5)))
-        return self.now - timedelta(seconds=self.chance.choice((0.0, 0.0, 0.2)))
+        return self.now - timedelta(seconds=self.chance.choice((0.0, 0.0, 0.2, 3.0)))
 
     def append(self, kind: EventKind, seq: int, data: Struct | bytes, at: datetime | None = None) -> None:
         """Write an event by itself."""
@@ -194,7 +206,8 @@ class Oracle:
             eager = self.activities[seq]
             moves.append((3.0, lambda: self.end_activity(seq, merged=eager and self.run is not None)))
         if self.timers:
-            timer = min(self.timers, key=self.timers.__getitem__) if chance.random() < 0.7 else chance.choice(list(self.timers))
+            soonest = min(self.timers, key=self.timers.__getitem__)
+            timer = soonest if chance.random() < 0.7 else chance.choice(list(self.timers))
             moves.append((1.5, lambda: self.fire(timer)))
         if self.late:
             moves.append((1.0, lambda: self.append(*self._late_result())))
@@ -210,7 +223,8 @@ class Oracle:
     def intrude(self) -> None:
         """Something that others write while a decision is on its way."""
         if self.activities and self.chance.random() < 0.2:
-            self.append(EventKind.ACTIVITY_STARTED, self.chance.choice(list(self.activities)), ActivityStarted(attempt=2))
+            seq = self.chance.choice(list(self.activities))
+            self.append(EventKind.ACTIVITY_STARTED, seq, ActivityStarted(attempt=2))
         elif self.signals < 30 and (self.chance.random() < 0.7 or not self.timers):
             self.signal()
         elif self.timers:
@@ -227,7 +241,7 @@ class Oracle:
             if self.closed:
                 break
             happened = [self.move() for _ in range(self.chance.choice((1, 1, 1, 2, 4)))]
-            if self.chance.random() < 0.08:
+            if self.chance.random() < self.eviction:
                 self.drop()
             if not any(happened):
                 break

@@ -61,6 +61,7 @@ class Player:
         self.ctx = ctx
         self.trace = ctx.trace
         self.seen = 0
+        self.latest = ctx.now()
         self.lock = asyncio.Lock()
         self.semaphore = asyncio.Semaphore(2)
         self.queue: asyncio.Queue[int] = asyncio.Queue(1)
@@ -70,6 +71,10 @@ class Player:
     def note(self, what: str, value: object = None) -> None:
         text = repr(value)
         self.trace.append((self.ctx.info.history_events, what, text))
+        now = self.ctx.now()
+        if now < self.latest:
+            self.trace.append((self.ctx.info.history_events, "time went back", f"from {self.latest} to {now}"))
+        self.latest = now
         self.seen = (self.seen * 31 + crc32(f"{what} {text}".encode())) % 1_000_003
 
     async def play(self, block: p.Block) -> None:
@@ -162,9 +167,7 @@ class Player:
     async def _wait(self, s: p.Together) -> None:
         tasks = self.tasks(s)
         when = asyncio.FIRST_EXCEPTION if s.how == "wait_error" else asyncio.FIRST_COMPLETED
-        done, pending = await asyncio.wait(
-            tasks, timeout=20.0 if s.how == "wait_some" else None, return_when=when
-        )
+        done, pending = await asyncio.wait(tasks, timeout=20.0 if s.how == "wait_some" else None, return_when=when)
         for task in done:
             await self._settle(task)
         for number, task in enumerate(pending):

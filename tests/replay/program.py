@@ -137,7 +137,10 @@ Statement = (
 STATEMENTS: tuple[type[Statement], ...] = typing.get_args(Statement)
 Block = list[Statement]
 
-JOINS = ("gather", "gather", "gather_all", "wait_first", "wait_error", "wait_some", "as_completed", "async_for", "group", "set")
+JOINS = (
+    *("gather", "gather", "gather_all", "group", "set"),
+    *("wait_first", "wait_error", "wait_some", "as_completed", "async_for"),
+)
 LIMITS = ("timeout", "timeout", "wait_for", "shield", "cancel")
 SIZE = 40
 DEPTH = 4
@@ -182,7 +185,7 @@ class Drawing:
 Maker = Callable[[Drawing, int], Statement]
 _LEAVES: tuple[tuple[Maker, int], ...] = (
     (lambda d, _: Call(d.pick(*ACTIVITIES), d.number(0, 99)), 14),
-    (lambda d, _: CallByName(["w%d" % d.number(0, 50) for _ in range(6)]), 2),
+    (lambda d, _: CallByName([f"w{d.number(0, 50)}" for _ in range(6)]), 2),
     (lambda d, _: Sleep(d.seconds(), d.pick(True, False, False)), 3),
     (lambda d, _: Yield(), 1),
     (lambda d, _: Look(d.pick("random", "uuid", "now", "info", "all_tasks", "cancelled")), 3),
@@ -219,7 +222,7 @@ def draw(chance: random.Random) -> Block:
 
 def smaller(block: Block) -> Iterator[Block]:
     """Programs with one statement less, or with one statement replaced by a part of it; the boldest first."""
-    for index, statement in enumerate(block):
+    for index in range(len(block)):
         yield block[:index] + block[index + 1 :]
     for index, statement in enumerate(block):
         for field in statement.__struct_fields__:

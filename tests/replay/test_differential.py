@@ -1,4 +1,4 @@
-"""Design 9, row 1: random programs, histories and cuts give the same commands warm, cold, and cold in another process."""
+"""Design 9, row 1: random programs, histories and cuts decide alike warm, cold, and cold in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A deploy that changes what running workflows ask for is reported, naming both sides; a harmless one passes (rows 25-27)."""
+"""A deploy that changes what running workflows ask for is reported, naming both sides (rows 25 to 27)."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def test_the_message_names_both_sides() -> None:
     assert "activity 'one' (number 1) with the arguments [1,0]" in str(error)
     assert "it with [2,0]" in str(error)
     error = replayed((Op("activity", "one", 1), Op("timer", number=6)), recording).blocked
-    assert str(error) == (
-        "event 5 records timer of 5 s (number 2), but the code now asks for timer of 6 s (number 2)"
-    )
+    assert str(error) == ("event 5 records timer of 5 s (number 2), but the code now asks for timer of 6 s (number 2)")
 
 
 class Order(Struct):

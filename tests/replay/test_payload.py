@@ -170,6 +170,7 @@ def test_text_with_surrogates_is_refused_and_no_other(text: str) -> None:
         lambda bad: {1.0, bad},
         lambda bad: {uuid.UUID(int=1): bad},
         lambda bad: (msgspec.Raw(b"null"), bad),
+        lambda bad: [None, 2**70, bad],
     ],
 )
 def test_numbers_that_json_has_no_word_for_are_refused_wherever_they_are(bad: float, within: Any) -> None:
@@ -249,7 +250,7 @@ def test_brackets_in_text_are_not_nesting() -> None:
     assert payload.decode(payload.encode(value)) == value
 
 
-@pytest.mark.parametrize("text", ['\\', '"', '\\"', '"\\', '\\\\"', '["', ']"\\'])
+@pytest.mark.parametrize("text", ["\\", '"', '\\"', '"\\', '\\\\"', '["', ']"\\'])
 def test_escapes_do_not_hide_nesting(text: str) -> None:
     shallow = [[text, "[" * 300, text + "]"] * 3, {text: text + "{"}]
     assert payload.decode(payload.encode(shallow)) == shallow

@@ -165,9 +165,8 @@ def test_a_failed_activity_carries_its_cause() -> None:
         for _ in range(2):
             try:
                 await ctx.execute_activity("work")
-            except TimeoutError as error:
-                assert isinstance(error, ActivityTimeoutError)
-                found.append(error.fields["timeout_type"])
+            except ActivityTimeoutError as error:
+                found.append(f"{isinstance(error, TimeoutError)} {error.fields['timeout_type']}")
             except ActivityError as error:
                 found.append(f"{type(error.__cause__).__name__} {error.fields['type']}")
         return found
@@ -175,7 +174,7 @@ def test_a_failed_activity_carries_its_cause() -> None:
     one = Driven(catches)
     one.failed(1, "CardDeclined")
     one.event(EventKind.ACTIVITY_TIMED_OUT, 2, ActivityTimedOut("heartbeat"))
-    assert one.result == ["ApplicationError CardDeclined", "heartbeat"]
+    assert one.result == ["ApplicationError CardDeclined", "True heartbeat"]
 
 
 def test_a_late_result_of_a_cancelled_activity_is_ignored() -> None:

@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -22,9 +22,13 @@ from harvest_console.cli.options import address_options, data_dir_option, set_up
 from harvest_console.cli.supervisor import WorkerProcess
 from harvest_console.settings import Settings, browser_url
 
+if TYPE_CHECKING:
+    from harvest.shards import Shards
+
 _ALREADY_RUNNING = 3
 _INTERRUPTED = 130
 _MOST = 64
+_WORKERS_START_SECONDS = 20.0
 
 
 @click.command()
@@ -91,7 +95,7 @@ async def _run(settings: Settings, app: str, count: int, listener: socket.socket
     try:
         for worker in workers:
             await worker.start()
-        await _serve_console(settings, listener, stop)
+        await _serve_console(settings, listener, stop, count)
     finally:
         watch.cancel()
         (settings.data_dir / configuration.DATABASES_FILE).unlink(missing_ok=True)
@@ -105,23 +109,37 @@ async def _stop_when(event: asyncio.Event, stop: asyncio.Event) -> None:
     stop.set()
 
 
-async def _serve_console(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
+async def _serve_console(settings: Settings, listener: socket.socket, stop: asyncio.Event, workers: int) -> None:
+    from harvest.shards import Shards
     from harvest_console.app import create_app
     from harvest_console.cli.serving import serve
 
     async def ready() -> None:
-        click.echo(f"sign in, once and within 10 minutes: {await _sign_in_link(settings)}")
+        shards = await Shards.open(settings.urls)
+        try:
+            await _workers_registered(shards, workers, stop)
+            link = await _sign_in_link(shards, settings.base_url)
+        finally:
+            await shards.close()
+        click.echo(f"sign in, once and within 10 minutes: {link}")
         click.echo(f"ready {settings.base_url}")
 
     await serve(create_app(settings), listener, stop, ready)
 
 
-async def _sign_in_link(settings: Settings) -> str:
-    from harvest.operations import signin
-    from harvest.shards import Shards
+async def _workers_registered(shards: Shards, count: int, stop: asyncio.Event) -> None:
+    """Wait until every shard knows the workers, so that a start right after "ready" finds its type; not for ever."""
+    from harvest import clock
+    from harvest.operations.overview import overview
 
-    shards = await Shards.open(settings.urls)
-    try:
-        return await signin.create_link(shards, settings.base_url)
-    finally:
-        await shards.close()
+    async def known() -> bool:
+        answer = await overview(shards)
+        return stop.is_set() or all(sum(worker.alive for worker in shard.workers) >= count for shard in answer.shards)
+
+    await clock.until(known, within=_WORKERS_START_SECONDS, every=0.1)
+
+
+async def _sign_in_link(shards: Shards, base_url: str) -> str:
+    from harvest.operations import signin
+
+    return await signin.create_link(shards, base_url)

@@ -129,16 +129,16 @@ class ActivityDefinition(Generic[P, R]):
         )
 
 
-def define_activity(function: Callable[..., Any], *, name: str, options: ActivityOptions) -> ActivityDefinition[..., Any]:
+def define_activity(
+    function: Callable[..., Any], *, name: str, options: ActivityOptions
+) -> ActivityDefinition[..., Any]:
     """Check a function and make an activity of it; raises DefinitionError."""
     what = f"activity {name!r}"
     if not callable(function):
         raise DefinitionError(f"{what} must be a function")
     wants_context = _wants_context(function)
     signature = signature_of(function, skip=1 if wants_context else 0, what=what)
-    return ActivityDefinition(
-        function, name=name, options=options, wants_context=wants_context, signature=signature
-    )
+    return ActivityDefinition(function, name=name, options=options, wants_context=wants_context, signature=signature)
 
 
 def _wants_context(function: Callable[..., Any]) -> bool:

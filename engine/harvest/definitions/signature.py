@@ -106,13 +106,16 @@ class Signature:
         if not names:
             return {"type": "null", "x-parameters": names}
         if len(names) == 1:
-            return {**msgspec.json.schema(self.parameters[0].type), "x-parameters": names}
+            schema_of_one = msgspec.json.schema(self.parameters[0].type)
+            return {**schema_of_one, **_default(self.parameters[0]), "x-parameters": names}
         schemas, components = msgspec.json.schema_components(
             [parameter.type for parameter in self.parameters], ref_template="#/$defs/{name}"
         )
         schema: Schema = {
             "type": "array",
-            "prefixItems": list(schemas),
+            "prefixItems": [
+                {**schema, **_default(parameter)} for schema, parameter in zip(schemas, self.parameters, strict=True)
+            ],
             "minItems": self.required,
             "maxItems": len(names),
             "x-parameters": names,
@@ -140,6 +143,15 @@ def signature_of(function: Callable[..., Any], *, skip: int, what: str) -> Signa
             raise DefinitionError(f"parameter {parameter.name!r} of {what} is keyword-only; make it positional")
         parameters.append(Parameter(parameter.name, hints.get(parameter.name, Any), parameter.default))
     return Signature(parameters, hints.get("return", Any), what=what)
+
+
+def _default(parameter: Parameter) -> Schema:
+    if parameter.default is REQUIRED:
+        return {}
+    try:
+        return {"default": msgspec.to_builtins(parameter.default)}
+    except (TypeError, ValueError, RecursionError):
+        return {}
 
 
 def type_schema(of_type: Any, *, what: str) -> Schema:

@@ -23,6 +23,9 @@ CLOCK_CALLS: Final = {
 }
 
 
+RESERVED_NAMES: Final = frozenset({"by-id", "count", "registered"})
+
+
 class WorkflowDefinition(Generic[P, R]):
     """A declared workflow. Calling it calls the function itself."""
 
@@ -63,6 +66,8 @@ def define_workflow(
     `signals` maps the names of the signals that the workflow takes to their types; the console makes forms of them.
     """
     what = f"workflow {name!r}"
+    if name in RESERVED_NAMES:
+        raise DefinitionError(f"{what} has a name that the API's paths use; choose another")
     if not inspect.iscoroutinefunction(function):
         raise DefinitionError(f"{what} must be declared with `async def`")
     if not inspect.signature(function).parameters:

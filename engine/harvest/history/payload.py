@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ NULL: Final = b"null"
 _encoder = msgspec.json.Encoder()
 _canonical = msgspec.json.Encoder(order="deterministic")
 _skipping = msgspec.json.Decoder(msgspec.Raw)
+_packer = msgspec.msgpack.Encoder()
+_non_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 _finite = json.JSONEncoder(allow_nan=False, check_circular=False, skipkeys=True, default=lambda _: None)
 _TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
@@ -97,11 +100,17 @@ def digest(data: bytes) -> str:
 
 
 def _refuse_non_finite(value: Any, what: str) -> None:
-    """Refuse the numbers that JSON has no word for: the standard library's encoder knows them, and is fast."""
+    """Refuse the numbers that JSON has no word for. MessagePack writes them, behind bytes that can be searched for."""
+    try:
+        if _non_finite.search(_packer.encode(value)) is None:
+            return
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+        pass  # such as an integer above 64 bits
     try:
         _finite.encode(msgspec.to_builtins(value, enc_hook=lambda _: None))
     except ValueError:
-        raise PayloadError(f"{what} holds NaN or an infinity, which JSON has no word for", problem="non_finite") from None
+        message = f"{what} holds NaN or an infinity, which JSON has no word for"
+        raise PayloadError(message, problem="non_finite") from None
     except RecursionError:
         raise PayloadError(f"{what} is nested deeper than {NESTING} levels", problem="nesting") from None
 

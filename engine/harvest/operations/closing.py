@@ -43,9 +43,7 @@ async def cancel(shards: Shards, actor: Actor, execution_id: UUID, *, reason: st
         execution_id,
         EventKind.WORKFLOW_CANCEL_REQUESTED,
         encode_data(WorkflowCancelRequested(reason=reason, actor=actor.name)),
-        audit_entry(
-            actor, "workflow.cancel", shard_id=store.shard_id, target_id=str(execution_id), reason=reason
-        ),
+        audit_entry(actor, "workflow.cancel", shard_id=store.shard_id, target_id=str(execution_id), reason=reason),
         once=True,
     )
     if answer.written:
@@ -70,9 +68,7 @@ async def terminate(shards: Shards, actor: Actor, execution_id: UUID, *, reason:
         EventKind.WORKFLOW_TERMINATED,
         encode_data(WorkflowTerminated(reason=reason, actor=actor.name)),
         State.TERMINATED,
-        audit_entry(
-            actor, "workflow.terminate", shard_id=store.shard_id, target_id=str(execution_id), reason=reason
-        ),
+        audit_entry(actor, "workflow.terminate", shard_id=store.shard_id, target_id=str(execution_id), reason=reason),
     )
     if answer.written:
         if answer.holder is not None:

@@ -24,7 +24,7 @@ from harvest.history.states import State
 from harvest.operations import definitions
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
-from harvest.operations.inputs import check_input, search_attributes
+from harvest.operations.inputs import check_input, search_attributes, with_defaults
 from harvest.shards import Shards
 from harvest.store import appends
 from harvest.store.appends import NewExecution
@@ -106,6 +106,7 @@ async def start(
     target = f"{workflow_name}/{chosen}"[:500]
     try:
         definition = await definitions.find(shards, workflow_name)
+        input = with_defaults(input, definition.input_schema)
         check_input(input, definition.input_schema, what=f"the input of workflow {workflow_name!r}")
         warn_if_large(input, f"the input of workflow {workflow_name!r}")
         declared = definition.input_schema.get("x-options", {})
@@ -220,9 +221,7 @@ async def _end_prior(shard_id: int, connection: Connection, actor: Actor, execut
         EventKind.WORKFLOW_TERMINATED,
         encode_data(WorkflowTerminated(reason=reason, actor=actor.name)),
         State.TERMINATED,
-        audit_entry(
-            actor, "workflow.terminate", shard_id=shard_id, target_id=str(execution_id), reason=reason
-        ),
+        audit_entry(actor, "workflow.terminate", shard_id=shard_id, target_id=str(execution_id), reason=reason),
     )
 
 

@@ -56,7 +56,7 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
         )
         self._run = run
 
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name is logging's
+    def isEnabledFor(self, level: int) -> bool:
         return not self._run.replaying and not self._run.released and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
@@ -78,9 +78,7 @@ class WorkflowContext:
     # Activities
 
     @overload
-    async def execute_activity(
-        self, activity: ActivityDefinition[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
+    async def execute_activity(self, activity: ActivityDefinition[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
     async def execute_activity(self, activity: str, *args: Any) -> Any: ...
     async def execute_activity(self, activity: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,14 +118,10 @@ class WorkflowContext:
     # Signals and conditions
 
     @overload
-    async def wait_for_signal(
-        self, name: str, as_type: type[T], *, timeout: timedelta | float | None = None
-    ) -> T: ...
+    async def wait_for_signal(self, name: str, as_type: type[T], *, timeout: timedelta | float | None = None) -> T: ...
     @overload
     async def wait_for_signal(self, name: str, *, timeout: timedelta | float | None = None) -> Any: ...
-    async def wait_for_signal(
-        self, name: str, as_type: Any = Any, *, timeout: timedelta | float | None = None
-    ) -> Any:
+    async def wait_for_signal(self, name: str, as_type: Any = Any, *, timeout: timedelta | float | None = None) -> Any:
         """The next signal of that name, in the order of arrival. Raises TimeoutError after `timeout`."""
         buffer = self._run.buffers.get(name)
         self._run.check_usable()

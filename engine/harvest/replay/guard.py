@@ -2,11 +2,13 @@
 
 An audit hook refuses what opens, connects or forks; shims of the standard library's clocks and random functions refuse
 calls that do not come from the standard library itself. Both look only at the thread that is in a step: activities and
-leases have threads of their own. Importing a module, printing a traceback and logging are let through.
+leases have threads of their own. Importing a module, printing a traceback, logging and what the garbage collector
+happens to run are let through.
 """
 
 from __future__ import annotations
 
+import gc
 import linecache
 import logging
 import os
@@ -28,8 +30,8 @@ _MACHINERY: Final = frozenset({linecache.__file__, logging.__file__})
 _ACTIVITY: Final = "do it in an activity"
 _FORBIDDEN_EVENTS: Final = {
     "open": _ACTIVITY,
-    **{f"os.{name}": _ACTIVITY for name in ("listdir", "scandir", "mkdir", "rmdir", "remove", "rename", "link", "symlink")},
-    **{f"os.{name}": _ACTIVITY for name in ("truncate", "chmod", "chown", "utime", "kill", "forkpty")},
+    **{f"os.{name}": _ACTIVITY for name in ("listdir", "scandir", "mkdir", "rmdir", "remove", "rename", "link")},
+    **{f"os.{name}": _ACTIVITY for name in ("symlink", "truncate", "chmod", "chown", "utime", "kill", "forkpty")},
     "socket.connect": _ACTIVITY,
     "socket.bind": _ACTIVITY,
     "socket.sendto": _ACTIVITY,
@@ -60,7 +62,10 @@ _SHIMS: Final[tuple[tuple[Any, str, str], ...]] = (
     (uuid, "uuid1", "use ctx.uuid4()"),
     (uuid, "uuid4", "use ctx.uuid4()"),
     (os, "urandom", "use ctx.random()"),
-    *((secrets, name, "use ctx.random()") for name in ("token_bytes", "token_hex", "token_urlsafe", "randbelow", "choice")),
+    *(
+        (secrets, name, "use ctx.random()")
+        for name in ("token_bytes", "token_hex", "token_urlsafe", "randbelow", "choice")
+    ),
     (threading.Thread, "start", _ACTIVITY),
 )  # fmt: skip
 
@@ -123,10 +128,13 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_machinery(frame: FrameType | None) -> bool:
-    """Whether this happens inside an import, a traceback or a logging handler of the step in progress."""
+    """Whether this happens inside an import, a traceback, a logging handler or the garbage collector."""
+    collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None and frame.f_globals.get("__name__") != _ENGINE:
-        name = frame.f_code.co_filename
-        if name.startswith("<frozen importlib") or name in _MACHINERY:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") or code.co_filename in _MACHINERY:
+            return True
+        if code.co_name == "__del__" or code in collecting:
             return True
         frame = frame.f_back
     return False

@@ -150,7 +150,7 @@ def as_completed(awaitables: Iterable[Awaitable[Any]], *, timeout: float | None 
     """As asyncio.as_completed."""
     loop = asyncio._get_running_loop()
     if not isinstance(loop, WorkflowLoop):
-        return _as_completed(awaitables, timeout=timeout)  # type: ignore[type-var]
+        return _as_completed(awaitables, timeout=timeout)
     return AsCompleted(awaitables, timeout, loop)
 
 

@@ -70,9 +70,10 @@ class Run:
     """Drives one workflow function. Not thread-safe; every method returns with the loop at rest."""
 
     __slots__ = (
-        "_abandoned", "_conditions", "_context", "_fresh", "_generators", "_held", "_main_context", "_prune_above", "asked", "blocked", "buffers",
-        "cancel_reason", "decided_through", "definition", "identity", "loop", "main", "now_at", "pending", "position",
-        "released", "replaying", "seed", "sequence", "started_at", "tasks", "timers", "waiters",
+        "_abandoned", "_conditions", "_context", "_fresh", "_generators", "_held", "_main_context", "_prune_above",
+        "asked", "blocked", "buffers", "cancel_reason", "decided_through", "definition", "identity", "loop", "main",
+        "now_at", "pending", "position", "released", "replaying", "seed", "sequence", "started_at", "tasks", "timers",
+        "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -171,7 +172,7 @@ class Run:
                 while True:
                     while ready and self.blocked is None:
                         handle = ready.popleft()
-                        if not handle._cancelled:  # type: ignore[attr-defined]
+                        if not handle._cancelled:
                             try:
                                 handle._run()
                             except (SystemExit, KeyboardInterrupt):
@@ -227,7 +228,7 @@ class Run:
         data: WorkflowStarted = event.data()
         arguments = self.definition.signature.decode(bytes(data.input))
         self.seed = data.seed
-        self.loop = WorkflowLoop(self, data.seed)
+        self.loop = WorkflowLoop(self, data.seed)  # type: ignore[abstract]
         self._held = data.carried + 1 if data.carried else 0
         asyncio._set_running_loop(self.loop)
         context = self._main_context(self)
@@ -330,12 +331,12 @@ class Run:
 
     def _require_all_recorded(self) -> None:
         if self.asked:
-            command = next(iter(self.asked.values()))
+            asked = next(iter(self.asked.values())).describe()
             raise NonDeterminismError(
-                f"the code asks for {command.describe()}, which history up to event {self.decided_through} does not have",
+                f"the code asks for {asked}, which history up to event {self.decided_through} does not have",
                 event_id=self.decided_through,
                 recorded="nothing",
-                asked=command.describe(),
+                asked=asked,
             )
 
     # What the context asks for

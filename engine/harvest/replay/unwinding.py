@@ -18,8 +18,8 @@ STEPS: Final = 1_000
 PATIENCE: Final = 100
 
 
-class AbandonStep(BaseException):  # noqa: N818 - not an error of the user's, and must pass `except Exception`
-    """Unwinds workflow code when the run is blocked or let go."""
+class AbandonStep(BaseException):
+    """Unwinds workflow code when the run is blocked or let go. It must pass `except Exception`."""
 
 
 def unwind(loop: WorkflowLoop, tasks: list[asyncio.Task[Any]], generators: list[Any]) -> list[Any]:
@@ -62,7 +62,7 @@ def _run_ready(loop: WorkflowLoop) -> None:
         if not ready:
             return
         handle = ready.popleft()
-        if not handle._cancelled:  # type: ignore[attr-defined]
+        if not handle._cancelled:
             try:
                 try:
                     handle._run()
@@ -86,7 +86,7 @@ def _closed(task: asyncio.Task[Any]) -> bool:
     coroutine = task.get_coro()
     try:
         try:
-            coroutine.close()  # type: ignore[union-attr]
+            coroutine.close()
         finally:
             calm()
     except BaseException:
@@ -100,9 +100,9 @@ def keep(refused: list[Any]) -> None:
     _refused_to_end.extend(refused)
 
 
-# Code that catches even AbandonStep and asks again would go on for ever. From the first call too many, each of its lines
-# sets an asynchronous exception, which strikes at the next call or jump: in handlers and at the ends of loops too.
-# (A trace function that raises by itself is removed by the interpreter after the first time.)
+# Code that catches even AbandonStep and asks again would go on for ever. From the first call too many, each of its
+# lines sets an asynchronous exception, which strikes at the next call or jump: in handlers and at the ends of loops
+# too. (A trace function that raises by itself is removed by the interpreter after the first time.)
 
 
 def insist() -> None:
@@ -119,7 +119,7 @@ def insist() -> None:
 
 
 def calm() -> None:
-    """Lines run again, if they did not. An interruption still on its way may strike here: once, so call it again then."""
+    """Lines run again, if they did not. An interruption on its way may strike here, once: call it again then."""
     if _insisting:
         sys.settrace(_insisting[0])
         _set_exception(_thread(), None)
@@ -143,7 +143,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 class _Quiet(threading.local):
-    """Whether this thread is letting go of a run: coroutines that it never comes to await are no fault of the code's."""
+    """Whether this thread is letting go of a run: coroutines never awaited then are no fault of the code's."""
 
     on = False
 

@@ -81,10 +81,10 @@ with n as materialized (
 ),
 created as (
     insert into harvest_executions
-      (execution_id, business_key, root_id, first_execution_id, next_event_id, version, partition, tenant, workflow_name,
-       workflow_id, queue, deadline_at)
-    select execution_id, business_key, execution_id, execution_id, 2, version, partition, tenant, workflow_name,
-           workflow_id, queue, clock_timestamp() + execution_timeout * interval '1 second'
+      (execution_id, business_key, root_id, first_execution_id, next_event_id, version, partition, tenant,
+       workflow_name, workflow_id, queue, deadline_at)
+    select execution_id, business_key, execution_id, execution_id, 2, version, partition, tenant,
+           workflow_name, workflow_id, queue, clock_timestamp() + execution_timeout * interval '1 second'
       from n
         on conflict (business_key) where state < 10 do nothing
  returning execution_id
@@ -106,12 +106,7 @@ task as (
       from n join created c on c.execution_id = n.execution_id
 )"""
 _CREATED = "\nselect execution_id from created"
-_START_AUDITED = (
-    _START
-    + ",\n"
-    + _audit(15, "created")
-    + _CREATED
-)
+_START_AUDITED = _START + ",\n" + _audit(15, "created") + _CREATED
 _START_MANY = _START + _CREATED
 
 _KEYED = """
@@ -296,7 +291,8 @@ with late as materialized (
 ),
 closed as (
     update harvest_executions e
-       set next_event_id = e.next_event_id + 1, state = $1, closed_at = clock_timestamp(), waiting = null, blocked = null
+       set next_event_id = e.next_event_id + 1, state = $1, closed_at = clock_timestamp(), waiting = null,
+           blocked = null
       from late l
      where e.execution_id = l.execution_id and e.execution_id = any(array(select execution_id from late))
  returning e.execution_id, e.partition, l.next_event_id as event_id, l.deadline_at
@@ -334,7 +330,8 @@ open as materialized (
        for no key update of e skip locked
 ),
 numbered as materialized (
-    select d.*, o.next_event_id + row_number() over (partition by d.execution_id order by d.fires_at, d.seq) - 1 as event_id
+    select d.*,
+           o.next_event_id + row_number() over (partition by d.execution_id order by d.fires_at, d.seq) - 1 as event_id
       from due d join open o on o.execution_id = d.execution_id
 ),
 advanced as (

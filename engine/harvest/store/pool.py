@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -139,8 +139,10 @@ class Connections:
             async with asyncio.timeout(limit or self.role.limit):
                 yield connection
         except (*LOST, *GOING_DOWN) as error:
-            connection.terminate()
-            self._note_outage(error)
+            _terminate(connection)
+            if isinstance(error, TimeoutError):
+                # Half open, perhaps: others need not find out one by one. One that was closed tells of itself alone.
+                self._note_outage(error)
             if writes:
                 raise OutcomeUnknownError(
                     f"shard {self.shard_id} took the write but its answer was lost; repeat the request with the same "
@@ -148,9 +150,9 @@ class Connections:
                     shard_id=self.shard_id,
                     reason=_reason(error),
                 ) from error
-            raise self._unavailable() from error
+            raise self._unavailable(Outage(clock.now(), _reason(error))) from error
         except asyncio.CancelledError:
-            connection.terminate()
+            _terminate(connection)
             raise
         else:
             self.outage = None
@@ -162,8 +164,8 @@ class Connections:
         since = self.outage.since if self.outage else clock.now()
         self.outage = Outage(since, _reason(error))
 
-    def _unavailable(self) -> ShardUnavailableError:
-        outage = self.outage or Outage(clock.now(), "not connected")
+    def _unavailable(self, otherwise: Outage | None = None) -> ShardUnavailableError:
+        outage = self.outage or otherwise or Outage(clock.now(), "not connected")
         return ShardUnavailableError(
             f"shard {self.shard_id} does not answer: {outage.reason}",
             shard_id=self.shard_id,
@@ -181,6 +183,12 @@ class Connections:
                 await pool.close()
         except (*LOST, *GOING_DOWN):
             pool.terminate()
+
+
+def _terminate(connection: Connection) -> None:
+    """Close a connection at once. The pool has taken back one that the server has closed, and refuses every call."""
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
 
 
 def is_passing(error: asyncpg.PostgresError) -> bool:

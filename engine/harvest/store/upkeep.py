@@ -125,7 +125,8 @@ class Overdue(Struct, frozen=True):
     @property
     def is_alive(self) -> bool:
         """Whether only its heartbeat was due, and one has come since."""
-        return self.running and not (self.closed_over or self.started_over or self.beat_over) and self.beat_at is not None
+        over = self.closed_over or self.started_over or self.beat_over
+        return self.running and not over and self.beat_at is not None
 
 
 async def block(
@@ -164,9 +165,7 @@ async def postpone(store: Store, execution_id: UUID, seq: int, attempt: int) -> 
     await store.scan.write(_POSTPONE, execution_id, seq, attempt)
 
 
-async def beat(
-    store: Store, beats: Sequence[tuple[UUID, int, int, bytes]]
-) -> None:
+async def beat(store: Store, beats: Sequence[tuple[UUID, int, int, bytes]]) -> None:
     """Write the heartbeats of a process in one statement: (execution, seq, attempt, details)."""
     await store.scan.write(_BEAT, *(list(column) for column in zip(*beats, strict=True)))
 

@@ -92,13 +92,15 @@ class Claimer:
         if clock.monotonic() > self._full_look_at:
             self._since = LONG_AGO
             self._full_look_at = clock.monotonic() + FULL_LOOK_SECONDS
-        claimed = await claims.claim(
-            self._store, self._worker, self._options.queues, self._options.claim_batch, self._since
-        )
-        self._counters.claims += len(claimed)
+        claimed = await self._claim()
+        if not claimed and self._since != LONG_AGO:
+            # Nothing may be overlooked while this loop sleeps.
+            self._since = LONG_AGO
+            claimed = await self._claim()
         if claimed and len(self._options.queues) == 1:
-            # Rows before the earliest of these are gone from the index but for its dead entries (answers 4).
-            self._since = min(c.sort_at for c in claimed) - timedelta(seconds=1)
+            # Rows before the earliest of these are gone from the index but for its dead entries (answers 4). What is
+            # woken from now on is sorted from now on, first tasks are sorted later.
+            self._since = min(self._store.clock.now(), *(c.sort_at for c in claimed)) - timedelta(seconds=1)
         works = [self._work_of(each) for each in claimed]
         wanted = {w.execution_id: w.next_event_id for w in works if not w.delta}
         try:
@@ -109,6 +111,13 @@ class Claimer:
                 self._committer.forget(work)
             raise
         return len(works)
+
+    async def _claim(self) -> list[Claimed]:
+        claimed = await claims.claim(
+            self._store, self._worker, self._options.queues, self._options.claim_batch, self._since
+        )
+        self._counters.claims += len(claimed)
+        return claimed
 
     def _work_of(self, claimed: Claimed) -> Work:
         """The resident run if it is here, else a new one that will be replayed.

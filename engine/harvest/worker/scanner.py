@@ -51,9 +51,9 @@ class TimerLoop:
             self._store.hints.touch(partition)
         if len(fired) >= FULL_PASS:
             return 0.0
+        answer = await appends.next_timer(self._store)
         # What was set while the database was asked is not in its answer.
-        known = [at for at in (self._next, await appends.next_timer(self._store)) if at is not None]
-        self._next = min(known, default=None)
+        self._next = min((at for at in (self._next, answer) if at is not None), default=None)
         if self._next is None:
             return IDLE_SECONDS
         # A due timer that was not fired belongs to a run that is locked at this moment.

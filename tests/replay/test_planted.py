@@ -1,0 +1,242 @@
+"""The suites have teeth: each fault that is planted here is found by one of them (design 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from harvest.history.events import Event, EventKind
+from harvest.replay import context, ordered, run
+from harvest.replay.loop import WorkflowTask
+from harvest.replay.run import Run
+from tests.replay import differential
+from tests.replay.edits import every_edit_is_reported
+from tests.replay.test_run import (
+    test_logs_speak_only_when_the_code_is_live,
+    test_signals_of_the_starting_transaction_come_before_the_code_runs,
+    test_tasks_hash_by_the_seed_and_not_by_a_bare_number,
+    test_what_is_asked_for_and_dropped_within_one_step_vanishes,
+)
+
+PROGRAMS = 250
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTS: dict[str, Plant] = {}
+
+
+def plant(function: Plant) -> Plant:
+    PLANTS[function.__name__] = function
+    return function
+
+
+@plant
+def two_events_delivered_at_once(patch: pytest.MonkeyPatch) -> None:
+    real_deliver, real_spin = Run.deliver, Run._spin
+    more = [False]
+
+    def deliver(self: Run, events: Iterable[Event]) -> None:
+        listed = list(events)
+        for number, event in enumerate(listed):
+            more[0] = number < len(listed) - 1
+            real_deliver(self, [event])
+
+    patch.setattr(Run, "deliver", deliver)
+    patch.setattr(Run, "_spin", lambda self: None if more[0] else real_spin(self))
+
+
+@plant
+def tasks_hash_by_address(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WorkflowTask, "__hash__", lambda self: id(self) >> 4)
+
+
+@plant
+def tasks_hash_by_a_bare_number(patch: pytest.MonkeyPatch) -> None:
+    real = Run._on_started
+
+    def on_started(self: Run, event: Event) -> None:
+        real(self, event)
+        assert self.main is not None
+        self.main.number = 1  # type: ignore[attr-defined]
+
+    patch.setitem(run._HANDLERS, EventKind.WORKFLOW_STARTED, on_started)
+
+
+@plant
+def gather_walks_by_address(patch: pytest.MonkeyPatch) -> None:
+    def gather(*awaitables: Any, return_exceptions: bool = False) -> Any:
+        shuffled = sorted(awaitables, key=lambda one: id(one) >> 5 & 7)
+        return ordered.gather(*shuffled, return_exceptions=return_exceptions)
+
+    patch.setattr(asyncio, "gather", gather)
+
+
+@plant
+def a_cancelled_timer_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "cancel_timer", lambda self, seq: None)
+
+
+@plant
+def commands_match_by_position(patch: pytest.MonkeyPatch) -> None:
+    def match(self: Run, event: Event) -> None:
+        if not self.asked:
+            raise self._mismatch(event, "something", "nothing")
+        self.asked.pop(next(iter(self.asked)))
+
+    patch.setattr(Run, "_match", match)
+
+
+@plant
+def the_digest_is_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run.ScheduleActivity, "_evolved", lambda self, recorded: True)
+
+
+@plant
+def decided_through_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    real = Run.replay
+    patch.setattr(Run, "replay", lambda self, events, through: real(self, events, through - 1))
+
+
+@plant
+def random_is_not_seeded_by_the_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(context.WorkflowContext, "random", lambda self: random.Random())
+
+
+@plant
+def uuids_come_from_the_system(patch: pytest.MonkeyPatch) -> None:
+    real = uuid.uuid4.__wrapped__  # type: ignore[attr-defined]
+    patch.setattr(context.WorkflowContext, "uuid4", lambda self: real())
+
+
+@plant
+def now_is_the_latest_stamp_and_not_the_largest(patch: pytest.MonkeyPatch) -> None:
+    real = Run._take
+
+    def take(self: Run, event: Event) -> None:
+        if self.main is not None:
+            self.now_at = event.at
+        real(self, event)
+
+    patch.setattr(Run, "_take", take)
+
+
+@plant
+def a_buffered_signal_is_lost_on_replay(patch: pytest.MonkeyPatch) -> None:
+    real = Run._on_signal
+
+    def on_signal(self: Run, event: Event) -> None:
+        if not self.replaying or self.waiters.get(event.data().name):
+            real(self, event)
+
+    patch.setitem(run._HANDLERS, EventKind.SIGNAL_RECEIVED, on_signal)
+
+
+@plant
+def a_signal_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    real = Run._on_signal
+
+    def on_signal(self: Run, event: Event) -> None:
+        if event.event_id % 5:
+            real(self, event)
+
+    patch.setitem(run._HANDLERS, EventKind.SIGNAL_RECEIVED, on_signal)
+
+
+@plant
+def signals_are_taken_last_first(patch: pytest.MonkeyPatch) -> None:
+    real = context.WorkflowContext._take
+
+    def take(self: context.WorkflowContext, name: str, as_type: Any) -> Any:
+        self._run.buffers[name].reverse()
+        return real(self, name, as_type)
+
+    patch.setattr(context.WorkflowContext, "_take", take)
+
+
+@plant
+def carried_signals_come_after_the_first_step(patch: pytest.MonkeyPatch) -> None:
+    real = Run._on_started
+
+    def on_started(self: Run, event: Event) -> None:
+        real(self, event)
+        self._held = 0
+
+    patch.setitem(run._HANDLERS, EventKind.WORKFLOW_STARTED, on_started)
+
+
+@plant
+def committed_commands_are_asked_for_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "recorded", lambda self, through: None)
+
+
+@plant
+def a_dropped_command_is_kept(patch: pytest.MonkeyPatch) -> None:
+    real = Run._take_back
+
+    def take_back(self: Run, started: int, cancel: Any) -> None:
+        self._fresh.clear()
+        real(self, started, cancel)
+
+    patch.setattr(Run, "_take_back", take_back)
+
+
+@plant
+def info_counts_beyond_what_was_delivered(patch: pytest.MonkeyPatch) -> None:
+    real = Run.replay
+    beyond: dict[int, int] = {}
+
+    def replay(self: Run, events: Iterable[Event], through: int) -> None:
+        listed = list(events)
+        beyond[id(self)] = len(listed)
+        real(self, listed, through)
+
+    info = context.WorkflowContext.info.fget
+    assert info is not None
+
+    def counted(self: context.WorkflowContext) -> Any:
+        found = info(self)
+        most = max(found.history_events, beyond.get(id(self._run), 0))
+        return msgspec.structs.replace(found, history_events=most)
+
+    patch.setattr(Run, "replay", replay)
+    patch.setattr(context.WorkflowContext, "info", property(counted))
+
+
+@plant
+def logs_speak_on_replay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(context.WorkflowLogger, "isEnabledFor", lambda self, level: True)
+
+
+def _suites(caplog: pytest.LogCaptureFixture) -> None:
+    """What runs for each change of the engine, at a small size."""
+    every_edit_is_reported()
+    test_signals_of_the_starting_transaction_come_before_the_code_runs()
+    test_what_is_asked_for_and_dropped_within_one_step_vanishes()
+    test_tasks_hash_by_the_seed_and_not_by_a_bare_number()
+    test_logs_speak_only_when_the_code_is_live(caplog)
+    for seed in range(PROGRAMS):
+        differential.check(seed)
+
+
+@pytest.mark.prove_main_job
+@pytest.mark.parametrize("name", PLANTS)
+def test_the_fault_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, proof: Callable[..., None]
+) -> None:
+    with monkeypatch.context() as patch:
+        PLANTS[name](patch)
+        with pytest.raises((AssertionError, pytest.fail.Exception)) as found:
+            _suites(caplog)
+    proof("planted fault found", fault=name.replace("_", " "), by=str(found.value).splitlines()[0][:120])
+
+
+def test_without_a_fault_nothing_is_found(caplog: pytest.LogCaptureFixture) -> None:
+    _suites(caplog)
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(PLANTS) >= 10
