@@ -110,6 +110,7 @@ TASKS = (
        on harvest_workflow_tasks (queue, priority desc, sort_at) where state = 0""",
     """create index harvest_workflow_tasks_sticky
        on harvest_workflow_tasks (sticky_worker) where state = 0 and sticky_worker is not null""",
+    "create index harvest_workflow_tasks_suspects on harvest_workflow_tasks (queue) where state = 0 and strikes = 2",
     "create index harvest_workflow_tasks_news on harvest_workflow_tasks (worker) where state = 3",
     f"""
     create table harvest_activity_tasks (
@@ -139,6 +140,7 @@ TASKS = (
     """,
     """create index harvest_activity_tasks_claim
        on harvest_activity_tasks (queue, priority desc, sort_at) where state = 0""",
+    "create index harvest_activity_tasks_suspects on harvest_activity_tasks (queue) where state = 0 and strikes = 2",
     "create index harvest_activity_tasks_timeout on harvest_activity_tasks (timeout_at) where timeout_at is not null",
     f"""
     create table harvest_timers (

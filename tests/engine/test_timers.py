@@ -104,6 +104,8 @@ async def test_a_timer_set_while_the_database_is_asked_is_not_overlooked(
     loop.expect(store.clock.now() - timedelta(seconds=5))
     monkeypatch.setattr(appends, "next_timer", answers_before)
     assert await loop.tick() < 0.1
+    monkeypatch.setattr(appends, "next_timer", real)
+    assert await loop.tick() > 0.5
 
 
 async def test_a_timer_set_before_a_crash_fires_after_the_restart(new_database: Callable[[str], str]) -> None:

@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
+from harvest.store import fleet
+from harvest.worker import watch
 from harvest.worker.main import run_worker
 from harvest.worker.options import WorkerOptions
 
@@ -62,6 +65,24 @@ class WorkerProcess:
         """Wait for its own end; its exit status."""
         return await asyncio.wait_for(asyncio.to_thread(self.process.wait), within)
 
+    @asynccontextmanager
+    async def kept_alive(self) -> AsyncIterator[None]:
+        """Start it again whenever it ends, as `harvest dev` does."""
+
+        async def keep() -> None:
+            while True:
+                await asyncio.to_thread(self.process.wait)
+                self.start()
+
+        keeping = asyncio.create_task(keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            self.kill()
+            await asyncio.gather(keeping, return_exceptions=True)
+            self.kill()
+
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
@@ -79,6 +100,16 @@ class _Given(msgspec.Struct):
     build: str
 
 
+def _shorten_leases(seconds: float) -> None:
+    """Let lost workers be found sooner than after ten seconds."""
+    for name in ("_REGISTER", "_RENEW"):
+        text: str = getattr(fleet, name)
+        assert f"{fleet.LEASE_SECONDS} seconds" in text
+        setattr(fleet, name, text.replace(f"{fleet.LEASE_SECONDS} seconds", f"{seconds} seconds"))
+    setattr(watch, "LEASE_SECONDS", seconds)  # noqa: B010
+    setattr(watch, "RENEW_SECONDS", seconds / 4)  # noqa: B010
+
+
 async def _main(given: _Given) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -87,5 +118,7 @@ async def _main(given: _Given) -> None:
 
 
 if __name__ == "__main__":
+    if "HARVEST_TEST_LEASE" in os.environ:
+        _shorten_leases(float(os.environ["HARVEST_TEST_LEASE"]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     asyncio.run(_main(msgspec.json.decode(sys.argv[1], type=_Given)))

@@ -179,6 +179,12 @@ def retries(site: Site) -> tuple[Role, str, list[Any]]:
 
 HOT: dict[str, Statement] = {
     "claim": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, datetime(2000, 1, 1, tzinfo=UTC)]),
+    "claim a suspect": lambda s: (
+        CLAIM, claims._CLAIM_SUSPECT, [["default"], s.worker, 1, datetime(2000, 1, 1, tzinfo=UTC)]
+    ),
+    "claim a suspect activity": lambda s: (
+        CLAIM, claims._CLAIM_SUSPECT_ACTIVITY, [["default"], s.worker, 1, ["a"], 6, "w"]
+    ),
     "claim activities": lambda s: (CLAIM, claims._CLAIM_ACTIVITIES, [["default"], s.worker, BATCH, ["a"], 6, "w"]),
     "news": lambda s: (CLAIM, claims._NEWS, [s.worker]),
     "load": lambda s: (CLAIM, claims._EVENTS, [s.runs, [1] * len(s.runs)]),

@@ -8,9 +8,9 @@ from litestar import Request, Response, get
 
 from harvest.errors import CursorError, ShardUnavailableError, WorkflowNotRegisteredError
 from harvest.operations import auditing, definitions, listing
+from harvest.operations.auditing import AuditFilter
 from harvest.operations.listing import ListFilter
 from harvest.shards import Shards
-from harvest.store.audit import AuditFilter
 from harvest_console.api.answers import answer, read_query, status_fields, unavailable
 from harvest_console.api.doc import Doc
 from harvest_console.api.shapes import (

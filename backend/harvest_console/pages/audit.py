@@ -9,10 +9,9 @@ from litestar import get
 from msgspec import Struct
 
 from harvest.errors import CursorError, InvalidRequestError
-from harvest.operations.auditing import AuditView, list_audit
+from harvest.operations.auditing import AuditFilter, AuditView, list_audit
 from harvest.operations.paging import Page as Keyset
 from harvest.shards import Shards
-from harvest.store.audit import AuditFilter
 from harvest_console.pages.acts import act_rows
 from harvest_console.pages.queries import input_text, link_text, read_instant
 from harvest_console.pages.types import AnyRequest, Page, base_path

@@ -20,6 +20,8 @@ from harvest.store import audit
 from harvest.store.audit import AuditEntry, AuditFilter
 from harvest.store.store import Store
 
+__all__ = ["AuditFilter", "AuditView", "list_audit", "record"]
+
 MOST_ENTRIES: Final = 200
 _SUMMARY_CHARACTERS: Final = 500
 

@@ -12,10 +12,13 @@ from harvest.history.events import EventKind, SignalReceived, encode_data
 from harvest.history.ids import ExecutionId
 from harvest.history.large import warn_if_large
 from harvest.history.limits import check_text
+from harvest.operations import definitions
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
+from harvest.operations.inputs import check_input
 from harvest.shards import Shards
 from harvest.store import appends
+from harvest.store.store import Store
 
 
 class Signalled(Struct, frozen=True):
@@ -35,13 +38,17 @@ async def signal(
     *,
     idempotency_key: str | None = None,
 ) -> Signalled:
-    """Send a signal to an open run. Raises ExecutionClosedError, ExecutionNotFoundError, LimitError, PayloadError."""
+    """Send a signal to an open run. A payload must fit the type that the workflow declares for the signal, if it does.
+
+    Raises ExecutionClosedError, ExecutionNotFoundError, InputInvalidError, LimitError, PayloadError.
+    """
     check_text(name, what="signal name")
     if idempotency_key is not None:
         check_text(idempotency_key, what="idempotency_key")
     payloads.check_text(payload, what=f"the payload of signal {name!r}")
     store = shards.store_of(ExecutionId(int=execution_id.int))
     warn_if_large(payload, f"the payload of signal {name!r}")
+    await _check_declared(shards, store, execution_id, name, payload)
     answer = await appends.append(
         store,
         execution_id,
@@ -72,6 +79,19 @@ async def signal(
 async def unchanged(shards: Shards, actor: Actor, operation: str, execution_id: UUID, why: str) -> None:
     """Audit an act that was right and had nothing left to do (answers 11)."""
     await record(shards, actor, operation, "execution", str(execution_id), "succeeded", why)
+
+
+async def _check_declared(shards: Shards, store: Store, execution_id: UUID, name: str, payload: bytes) -> None:
+    """Refuse what would block the run: it could not be decoded there."""
+    known = await definitions.registered(shards)
+    declared = {
+        row.name: row.signals[name] for row in known.rows if row.kind == definitions.WORKFLOW and name in row.signals
+    }
+    if not declared:
+        return
+    schema = declared.get(await appends.workflow_name_of(store, execution_id) or "")
+    if schema is not None:
+        check_input(payload, schema, what=f"the payload of signal {name!r}")
 
 
 def refusal(execution_id: UUID, answer: appends.Appending, what: str) -> HarvestError:

@@ -375,3 +375,9 @@ async def by_id(connection: Connection, execution_id: UUID) -> Record | None:
     """State and business key of one run."""
     row: Record | None = await connection.fetchrow(_BY_ID, execution_id)
     return row
+
+
+async def workflow_name_of(store: Store, execution_id: UUID) -> str | None:
+    """The workflow type of a run, or None where there is no such run."""
+    row = await store.read.fetch_row(_BY_ID, execution_id)
+    return None if row is None else str(row["workflow_name"])

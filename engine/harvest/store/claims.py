@@ -45,13 +45,15 @@ class ClaimedActivity(Struct, frozen=True):
     strikes: int
 
 
-_CLAIM = """
+# Work that was on a lost worker twice is taken alone, so that at the third time nobody else is struck.
+_USUAL, _SUSPECT = "strikes < 2", "strikes = 2"
+_TAKE = """
 with picked as materialized (
     select p.execution_id
       from unnest($1::text[]) as q(queue)
      cross join lateral (
         select t.execution_id from harvest_workflow_tasks t
-         where t.queue = q.queue and t.state = 0 and t.sort_at >= $4 and t.due <= clock_timestamp() and t.strikes < 3
+         where t.queue = q.queue and t.state = 0 and t.sort_at >= $4 and t.due <= clock_timestamp() and t.{which}
            and (t.sticky_until is null or t.sticky_until <= clock_timestamp() or t.sticky_worker = $2)
          order by t.priority desc, t.sort_at
          limit $3
@@ -74,6 +76,7 @@ select t.*, e.workflow_id, e.next_event_id, e.decided_through, e.deadline_at,
   from taken t
   join harvest_executions e on e.execution_id = t.execution_id
   left join harvest_events v on v.execution_id = t.execution_id and v.event_id = 1 and e.next_event_id = 2"""
+_CLAIM, _CLAIM_SUSPECT = _TAKE.format(which=_USUAL), _TAKE.format(which=_SUSPECT)
 
 _NEWS = "select execution_id from harvest_workflow_tasks where worker = $1 and state = 3 limit 1000"
 
@@ -111,13 +114,13 @@ select t.execution_id
 
 _HELD = "select execution_id, attempt from harvest_workflow_tasks where worker = $1 and state in (1, 3)"
 
-_CLAIM_ACTIVITIES = """
+_TAKE_ACTIVITIES = """
 with picked as materialized (
     select p.execution_id, p.seq
       from unnest($1::text[]) as q(queue)
      cross join lateral (
         select a.execution_id, a.seq from harvest_activity_tasks a
-         where a.queue = q.queue and a.state = 0 and a.due <= clock_timestamp() and a.name = any($4) and a.strikes < 3
+         where a.queue = q.queue and a.state = 0 and a.due <= clock_timestamp() and a.name = any($4) and a.{which}
          order by a.priority desc, a.sort_at
          limit $3
            for update of a skip locked
@@ -156,8 +159,8 @@ started as (
     insert into harvest_events (execution_id, event_id, kind, seq, payload)
     select n.execution_id, n.next_event_id + n.nth - 1, $5, n.seq,
            convert_to(
-               '{"attempt":' || t.attempt || ',"worker":' || to_json($6::text)
-               || coalesce(',"last_failure":' || convert_from(t.last_failure, 'UTF8'), '') || '}', 'UTF8')
+               '{{"attempt":' || t.attempt || ',"worker":' || to_json($6::text)
+               || coalesce(',"last_failure":' || convert_from(t.last_failure, 'UTF8'), '') || '}}', 'UTF8')
       from numbered n
       join taken t on t.execution_id = n.execution_id and t.seq = n.seq
       join advanced x on x.execution_id = n.execution_id
@@ -168,6 +171,8 @@ select t.execution_id, t.seq, t.attempt, t.strikes, n.workflow_name, n.workflow_
   join numbered n on n.execution_id = t.execution_id and n.seq = t.seq
   join harvest_events s on s.execution_id = t.execution_id and s.event_id = t.scheduled_event_id
   left join harvest_heartbeats h on h.execution_id = t.execution_id and h.seq = t.seq"""
+_CLAIM_ACTIVITIES = _TAKE_ACTIVITIES.format(which=_USUAL)
+_CLAIM_SUSPECT_ACTIVITY = _TAKE_ACTIVITIES.format(which=_SUSPECT)
 
 _HELD_ACTIVITIES = """
 select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_id, e.partition,
@@ -179,9 +184,14 @@ select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_
  where a.worker = $1 and a.state = 1"""
 
 
-async def claim(store: Store, worker: UUID, queues: Sequence[str], most: int, since: datetime) -> list[Claimed]:
-    """Take up to `most` due workflow tasks a queue, in the order of answers 4, from `sort_at` on."""
-    rows = await store.claim.write(_CLAIM, list(queues), worker, most, since)
+async def claim(
+    store: Store, worker: UUID, queues: Sequence[str], most: int, since: datetime, *, suspects: bool = False
+) -> list[Claimed]:
+    """Take up to `most` due workflow tasks a queue, in the order of answers 4, from `sort_at` on.
+
+    `suspects` are those that were on a lost worker twice (answers 15), and no others.
+    """
+    rows = await store.claim.write(_CLAIM_SUSPECT if suspects else _CLAIM, list(queues), worker, most, since)
     return [
         Claimed(
             execution_id=row["execution_id"],
@@ -232,11 +242,22 @@ async def lock_execution(connection: Connection, execution_id: UUID) -> None:
 
 
 async def claim_activities(
-    store: Store, worker: UUID, worker_name: str, queues: Sequence[str], names: Sequence[str], most: int
+    store: Store,
+    worker: UUID,
+    worker_name: str,
+    queues: Sequence[str],
+    names: Sequence[str],
+    most: int,
+    *,
+    suspects: bool = False,
 ) -> list[ClaimedActivity]:
-    """Take up to `most` due activity tasks a queue and record ActivityStarted for each, in one statement."""
+    """Take up to `most` due activity tasks a queue and record ActivityStarted for each, in one statement.
+
+    `suspects` are those that were on a lost worker twice (answers 15), and no others.
+    """
+    statement = _CLAIM_SUSPECT_ACTIVITY if suspects else _CLAIM_ACTIVITIES
     rows = await store.claim.write(
-        _CLAIM_ACTIVITIES, list(queues), worker, most, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
+        statement, list(queues), worker, most, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
     )
     return [_activity(row) for row in rows]
 

@@ -49,6 +49,7 @@ class Claimer:
         self._since = LONG_AGO
         self._full_look_at = 0.0
         self._stale: list[Work] = []
+        self._on_trial: Work | None = None
         self.on_doubt: Callable[[], None] = lambda: None
         committer.on_stale = self._note_stale
 
@@ -89,9 +90,11 @@ class Claimer:
         """One claim and one look for news; returns how many runs it brought."""
         if self._committer.backlog > self._options.claim_batch:
             return 1
+        suspects: list[Claimed] = []
         if clock.monotonic() > self._full_look_at:
             self._since = LONG_AGO
             self._full_look_at = clock.monotonic() + FULL_LOOK_SECONDS
+            suspects = await self._claim_suspect()
         claimed = await self._claim()
         if not claimed and self._since != LONG_AGO:
             # Nothing may be overlooked while this loop sleeps.
@@ -101,7 +104,8 @@ class Claimer:
             # Rows before the earliest of these are gone from the index but for its dead entries (answers 4). What is
             # woken from now on is sorted from now on, first tasks are sorted later.
             self._since = min(self._store.clock.now(), *(c.sort_at for c in claimed)) - timedelta(seconds=1)
-        works = [self._work_of(each) for each in claimed]
+        works = [self._work_of(each) for each in (*claimed, *suspects)]
+        self._on_trial = works[-1] if suspects else self._on_trial
         wanted = {w.execution_id: w.next_event_id for w in works if not w.delta}
         try:
             works += await self._held_with_news(wanted)
@@ -111,6 +115,17 @@ class Claimer:
                 self._committer.forget(work)
             raise
         return len(works)
+
+    async def _claim_suspect(self) -> list[Claimed]:
+        """One run that was on a lost worker twice, unless another is about to be decided here."""
+        trial = self._on_trial
+        if trial is not None and self._committer.held.get(trial.execution_id) is trial and (trial.busy or trial.queued):
+            return []
+        for queue in self._options.queues:
+            if found := await claims.claim(self._store, self._worker, [queue], 1, LONG_AGO, suspects=True):
+                self._counters.claims += 1
+                return found
+        return []
 
     async def _claim(self) -> list[Claimed]:
         claimed = await claims.claim(

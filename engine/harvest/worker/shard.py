@@ -14,6 +14,7 @@ from harvest import clock
 from harvest.definitions.registry import Registry
 from harvest.errors import OutcomeUnknownError, ShardUnavailableError
 from harvest.history.ids import ExecutionId
+from harvest.history.limits import STRIKES
 from harvest.store import claims, results
 from harvest.store.listening import listen
 from harvest.store.store import Store
@@ -31,6 +32,7 @@ from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents, Result, Work
 
 _log = logging.getLogger("harvest.worker")
+SUSPECTS_SECONDS = 1.0
 
 
 class ShardWorker(Runner):
@@ -61,6 +63,7 @@ class ShardWorker(Runner):
         self.timers = TimerLoop(store)
         self._scanner = Scanner(store, worker, self.lease, runner, options, counters)
         self._activity_wake = asyncio.Event()
+        self._suspects_at = 0.0
         self._settler = Settler(store, worker, self._is_lost, self._will_retry, counters)
         self._doubts = Doubts(
             store,
@@ -211,6 +214,9 @@ class ShardWorker(Runner):
         claimed = await claims.claim_activities(
             self.store, self._worker, self._options.display_name, self._options.queues, names, most
         )
+        if clock.monotonic() > self._suspects_at and most > len(claimed):
+            self._suspects_at = clock.monotonic() + SUSPECTS_SECONDS
+            claimed += await self._claim_suspect(names)
         returned = []
         for one in claimed:
             if self._runner.take_claimed(scheduled_data(one.scheduled).name):
@@ -221,6 +227,17 @@ class ShardWorker(Runner):
         if returned:
             await results.retry_activities(self.store, returned)
         return len(claimed) - len(returned)
+
+    async def _claim_suspect(self, names: list[str]) -> list[claims.ClaimedActivity]:
+        """One activity that was on a lost worker twice, unless another runs here."""
+        if any(attempt.strikes >= STRIKES - 1 for attempt in self._runner.running.values()):
+            return []
+        for queue in self._options.queues:
+            if found := await claims.claim_activities(
+                self.store, self._worker, self._options.display_name, [queue], names, 1, suspects=True
+            ):
+                return found
+        return []
 
     def _begin(self, claimed: claims.ClaimedActivity) -> None:
         data = scheduled_data(claimed.scheduled)
