@@ -62,7 +62,9 @@ async def test_a_killing_step_is_quarantined_and_its_neighbours_go_on(
                 await long.signal("news", 1)
                 await long.signal("news", 2)
                 gate.touch()
-                assert (await long.result(timedelta(seconds=20)))[:2] == [1, 2], "it was there each time, and is innocent"
+                assert (await long.result(timedelta(seconds=20)))[:2] == [1, 2], (
+                    "it was there each time, and is innocent"
+                )
         with WorkerProcess(url, tmp_path / "mended.log", build="mended", HARVEST_TEST_MENDED="1", **LEASE):
             assert await killer.result(timedelta(seconds=30)) == 2, "another build tries it once more"
         await check_invariants(shards)
@@ -132,11 +134,10 @@ async def test_a_step_that_takes_too_long_is_broken_into_and_blocks_its_run(
         await check_invariants(shards)
 
 
-@pytest.mark.slow
 async def test_a_step_that_does_not_let_go_ends_the_process(new_database: Callable[[str], str], tmp_path: Path) -> None:
     url = new_database("never_lets_go")
     async with client(url):
-        with WorkerProcess(url, tmp_path / "log", **LEASE) as worker:
+        with WorkerProcess(url, tmp_path / "log", HARVEST_TEST_HURRY="1") as worker:
             await registered(app)
             await app.start(spins_for_good)
             assert await worker.ended(30) == watch.EXIT_HUNG

@@ -62,9 +62,7 @@ LOOPS: dict[str, Loop] = {
     "committer": lambda store, part: part.committer.run(),
     "activity claimer": lambda store, part: part._claim_activities(),
     "timers": lambda store, part: TimerLoop(store).run(),
-    "scanner": lambda store, part: Scanner(
-        store, part._worker, Lease(store), part._runner, FAST, Counters()
-    ).run(),
+    "scanner": lambda store, part: Scanner(store, part._worker, Lease(store), part._runner, FAST, Counters()).run(),
     "listener": lambda store, part: listen(store, CHANNEL, lambda _: None, lambda: None),
     "doubts": lambda store, part: part._doubts.run(),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -125,8 +126,6 @@ async def test_lost_answers_of_results_and_retries_are_sent_again(new_database: 
 
 
 async def test_answers_lost_at_random(new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import random
-
     seed = 7
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -171,7 +170,9 @@ async def test_a_listener_that_hears_nothing_is_found_by_its_own_note(
     gaps: list[float] = []
     async with proxied(url) as proxy:
         store, sender = Store(0, proxy.url), Store(0, url)
-        task = asyncio.create_task(listening.listen(store, CHANNEL, heard.append, lambda: gaps.append(clock.monotonic())))
+        task = asyncio.create_task(
+            listening.listen(store, CHANNEL, heard.append, lambda: gaps.append(clock.monotonic()))
+        )
         try:
             await eventually(lambda: _is(lambda: len(gaps) == 1))
             proxy.stall("harvest-listen")
@@ -188,7 +189,9 @@ async def test_a_listener_that_hears_nothing_is_found_by_its_own_note(
             await sender.close()
 
 
-async def test_a_worker_whose_links_are_all_half_open_stops_within_its_bound(new_database: Callable[[str], str]) -> None:
+async def test_a_worker_whose_links_are_all_half_open_stops_within_its_bound(
+    new_database: Callable[[str], str],
+) -> None:
     async with behind_a_proxy(new_database("stuck")) as (worker, proxy, _):
         await (await app.start(notes, workflow_id="stuck")).result(timedelta(seconds=10))
         proxy.stall()
@@ -212,8 +215,6 @@ async def test_a_claim_that_hangs_has_a_limit_on_this_side(new_database: Callabl
 async def test_cancelled_statements_leave_no_session_and_no_transaction_behind(
     new_database: Callable[[str], str],
 ) -> None:
-    import random
-
     url = new_database("cancelled")
     chance = random.Random(11)
     store, watcher = Store(0, url), Store(0, url)

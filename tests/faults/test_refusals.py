@@ -67,9 +67,7 @@ def before_each_commit(monkeypatch: pytest.MonkeyPatch, before: Before) -> list[
 
 
 async def send_noise(store: Store, execution_id: UUID) -> None:
-    await appends.append(
-        store, execution_id, EventKind.SIGNAL_RECEIVED, b'{"name":"noise","payload":1}', an_entry()
-    )
+    await appends.append(store, execution_id, EventKind.SIGNAL_RECEIVED, b'{"name":"noise","payload":1}', an_entry())
 
 
 @pytest.mark.parametrize("workflow", [three_notes, notes_at_once], ids=lambda w: w.name)

@@ -201,6 +201,33 @@ async def wait_for_limits_one_await(call: Call, log: Log) -> None:
             log.append(described(error))
 
 
+@case(("ends", "b"))
+async def wait_for_no_time_at_all(call: Call, log: Log) -> None:
+    ready = asyncio.get_running_loop().create_future()
+    ready.set_result("ready")
+    log.append(await asyncio.wait_for(ready, 0))
+    try:
+        await asyncio.wait_for(call("a"), 0)
+    except TimeoutError:
+        log.append("none left")
+    log.append(await asyncio.wait_for(call("b"), None))
+
+
+@case(("passes", 5), ("ends", "b"))
+async def wait_for_ends_what_it_waited_for(call: Call, log: Log) -> None:
+    async def cleans_up() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            log.append("cleaning up")
+
+    try:
+        await asyncio.wait_for(cleans_up(), 5)
+    except TimeoutError:
+        log.append("late")
+    log.append(await call("b"))
+
+
 @case(("passes", 5), ("ends", "a"))
 async def a_shield_lets_the_inner_go_on(call: Call, log: Log) -> None:
     inner = asyncio.create_task(call("a"))

@@ -74,9 +74,7 @@ async def a_signal_wakes_a_parked_run(store: Store) -> None:
 async def a_result_wakes_a_parked_run(store: Store) -> None:
     worker = await a_worker(store)
     run = await a_run(store, worker, activities={1: 1})
-    await store.scan.write(
-        "update harvest_workflow_tasks set state = 2, worker = null where execution_id = $1", run
-    )
+    await store.scan.write("update harvest_workflow_tasks set state = 2, worker = null where execution_id = $1", run)
     await end_activities(store, [ActivityEnd(run, 1, 1, worker, 7, b'{"output":1}')])
     assert await task_of(store, run) == (0, None)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import pytest
 
 from harvest.store import claims, fleet
 from harvest.store.claims import Claimed
+from harvest.store.results import ActivityEnd, end_activities
 from harvest.store.store import Store
 from tests.store.rows import a_run, a_worker, activities_of, next_id, one, task_of
 
@@ -70,8 +72,6 @@ async def test_a_pinned_task_is_its_residents_until_the_pin_ends(store: Store) -
     resident, other = await a_worker(store), await a_worker(store)
     run = await a_task(store)
     pin = "update harvest_workflow_tasks set sticky_worker = $2, sticky_until = clock_timestamp() + $3::interval where execution_id = $1"
-    from datetime import timedelta
-
     await store.scan.write(pin, run, resident, timedelta(minutes=1))
     assert not await claimed(store, other)
     assert [each.execution_id for each in await claimed(store, resident)] == [run]
@@ -81,8 +81,6 @@ async def test_a_pinned_task_is_its_residents_until_the_pin_ends(store: Store) -
 
 
 async def test_two_workers_never_take_the_same_task(store: Store) -> None:
-    import asyncio
-
     runs = {await a_task(store) for _ in range(40)}
     workers = [await a_worker(store) for _ in range(2)]
 
@@ -136,8 +134,6 @@ async def test_an_activity_of_another_name_or_queue_is_not_taken(store: Store) -
 
 
 async def test_a_parked_run_is_pinned_only_to_a_living_active_worker(store: Store) -> None:
-    from harvest.store.results import ActivityEnd, end_activities
-
     living, draining, dead = await a_worker(store), await a_worker(store), await a_worker(store, lease=-1)
     await fleet.drain(store, draining)
     for sticky, pinned in ((living, True), (draining, False), (dead, False)):
@@ -150,4 +146,20 @@ async def test_a_parked_run_is_pinned_only_to_a_living_active_worker(store: Stor
         appended = await end_activities(store, [ActivityEnd(run, 1, 1, living, 7, b'{"output":1}')])
         assert appended.woken == {run: sticky if pinned else None}
         assert await task_of(store, run) == (0, None)
-        assert bool(await one(store, "select sticky_until from harvest_workflow_tasks where execution_id = $1", run)) is pinned
+        assert (
+            bool(await one(store, "select sticky_until from harvest_workflow_tasks where execution_id = $1", run))
+            is pinned
+        )
+
+
+async def test_what_was_on_a_lost_worker_twice_is_taken_alone(store: Store) -> None:
+    worker = await a_worker(store)
+    runs = [await a_run(store, None, state=0, pending={1: 0}) for _ in range(2)]
+    for table in ("harvest_workflow_tasks", "harvest_activity_tasks"):
+        await store.scan.write(f"update {table} set strikes = 2 where execution_id = $1", runs[0])
+    assert [each.execution_id for each in await claimed(store, worker)] == [runs[1]]
+    suspects = await claims.claim(store, worker, ["default"], 1, LONG_AGO, suspects=True)
+    assert [each.execution_id for each in suspects] == [runs[0]]
+    for suspect, run in ((False, runs[1]), (True, runs[0])):
+        taken = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, suspects=suspect)
+        assert [each.execution_id for each in taken] == [run]

@@ -72,9 +72,7 @@ LOCKS = {
 @pytest.mark.parametrize("lock", LOCKS)
 async def test_a_foreign_lock_makes_one_decision_busy_and_its_neighbours_pass_at_once(store: Store, lock: str) -> None:
     worker = await a_worker(store)
-    runs = [
-        await a_run(store, worker, activities={1: 1, 2: 1}, timers={3: 60}) for _ in range(3)
-    ]
+    runs = [await a_run(store, worker, activities={1: 1, 2: 1}, timers={3: 60}) for _ in range(3)]
     batch = Batch()
     for run in runs:
         decide(batch, run, merges={1: 1}, cancels=(2, 3))
@@ -174,7 +172,9 @@ async def test_an_attempt_that_has_timed_out_cannot_delete_its_successors_task(s
     decide(batch, run, merges={1: 1})
     decide(batch, neighbour, merges={1: 2})
     answers = await committed(store, worker, batch)
-    assert answers == {run: Answer.MOVED, neighbour: Answer.PASSED}, "moved: sent again as it stands it would never pass"
+    assert answers == {run: Answer.MOVED, neighbour: Answer.PASSED}, (
+        "moved: sent again as it stands it would never pass"
+    )
     assert await activities_of(store, run) == {1: (1, 2)}
     assert await next_id(store, run) == 2
 

@@ -57,7 +57,12 @@ class Hunt:
 
     async def signal(self, store: Store) -> None:
         await appends.append(
-            store, await self.an_open_run(store), EventKind.SIGNAL_RECEIVED, b'{"name":"s"}', an_entry(), key=uuid4().hex
+            store,
+            await self.an_open_run(store),
+            EventKind.SIGNAL_RECEIVED,
+            b'{"name":"s"}',
+            an_entry(),
+            key=uuid4().hex,
         )
 
     async def terminate(self, store: Store) -> None:
@@ -120,7 +125,10 @@ class Hunt:
         self.chance.shuffle(rows)
         await results.retry_activities(
             store,
-            [ActivityRetry(row["execution_id"], row["seq"], row["attempt"], row["worker"], 0, None) for row in rows[:6]],
+            [
+                ActivityRetry(row["execution_id"], row["seq"], row["attempt"], row["worker"], 0, None)
+                for row in rows[:6]
+            ],
         )
 
     async def fire(self, store: Store) -> None:
@@ -159,7 +167,9 @@ async def test_no_deadlock_whoever_writes_at_once(
     print(f"seed {seed}")
     hunt = Hunt(new_database("deadlocks"), seed)
     setup: Any = await asyncpg.connect(hunt.url)
-    await setup.execute(f'alter database "{await setup.fetchval("select current_database()")}" set deadlock_timeout = 20')
+    await setup.execute(
+        f'alter database "{await setup.fetchval("select current_database()")}" set deadlock_timeout = 20'
+    )
     await setup.close()
     first = hunt.store()
     try:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -180,10 +180,14 @@ def retries(site: Site) -> tuple[Role, str, list[Any]]:
 HOT: dict[str, Statement] = {
     "claim": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, datetime(2000, 1, 1, tzinfo=UTC)]),
     "claim a suspect": lambda s: (
-        CLAIM, claims._CLAIM_SUSPECT, [["default"], s.worker, 1, datetime(2000, 1, 1, tzinfo=UTC)]
+        CLAIM,
+        claims._CLAIM_SUSPECT,
+        [["default"], s.worker, 1, datetime(2000, 1, 1, tzinfo=UTC)],
     ),
     "claim a suspect activity": lambda s: (
-        CLAIM, claims._CLAIM_SUSPECT_ACTIVITY, [["default"], s.worker, 1, ["a"], 6, "w"]
+        CLAIM,
+        claims._CLAIM_SUSPECT_ACTIVITY,
+        [["default"], s.worker, 1, ["a"], 6, "w"],
     ),
     "claim activities": lambda s: (CLAIM, claims._CLAIM_ACTIVITIES, [["default"], s.worker, BATCH, ["a"], 6, "w"]),
     "news": lambda s: (CLAIM, claims._NEWS, [s.worker]),
@@ -198,7 +202,9 @@ HOT: dict[str, Statement] = {
     "next timer": lambda s: (SCAN, appends._NEXT_TIMER, []),
 }
 for _needs in product((False, True), repeat=5):
-    _parts = [part for part, needed in zip(("merge", "schedule", "timer", "cancel", "close"), _needs, strict=True) if needed]
+    _parts = [
+        part for part, needed in zip(("merge", "schedule", "timer", "cancel", "close"), _needs, strict=True) if needed
+    ]
     HOT[f"commit {' '.join(_parts)}".strip()] = a_commit(_needs)
 
 
@@ -223,4 +229,3 @@ async def test_no_hot_statement_reads_a_big_table_from_end_to_end(sites: dict[in
     grown = {name: read for name, read in figures.items() if read[MANY] > 2 * read[FEW] + 30}
     assert not wrong
     assert not grown, "buffers grow with the table"
-

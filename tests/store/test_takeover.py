@@ -58,7 +58,9 @@ async def test_a_take_over_after_the_lock_leaves_the_run_to_the_commit_that_was_
             await fleet.free_lost(store)  # the task is locked: it waits for the next look
     finally:
         await connection.close()
-    await store.scan.write("update harvest_workflow_tasks set state = 1, worker = $2 where execution_id = $1", run, first)
+    await store.scan.write(
+        "update harvest_workflow_tasks set state = 1, worker = $2 where execution_id = $1", run, first
+    )
     heir = await take_over(store, run)
     assert await committed(store, first, late) == {run: Answer.FENCED}
     assert await next_id(store, run) == 3
@@ -211,3 +213,33 @@ async def test_a_release_frees_only_the_attempt_that_it_names(store: Store) -> N
     assert await task_of(store, run) == (1, worker)
     assert await claims.release(store, worker, [(run, 1)]) == []
     assert await task_of(store, run) == (0, None)
+
+
+async def test_the_third_strike_is_for_the_suspect_alone(store: Store) -> None:
+    lost = await a_worker(store, lease=-1)
+    innocent = await a_run(store, lost, activities={1: 1, 2: 1})
+    suspect = await a_run(store, lost)
+    await store.scan.write("update harvest_workflow_tasks set strikes = 2 where execution_id = $1", suspect)
+    await fleet.free_lost(store)
+    assert await strikes_of(store, suspect) == 3
+    assert await strikes_of(store, innocent) == 0
+    assert await one(store, "select sum(strikes) from harvest_activity_tasks where execution_id = $1", innocent) == 0
+
+
+async def test_of_two_suspect_activities_the_last_to_begin_is_struck(store: Store) -> None:
+    lost = await a_worker(store, lease=-1)
+    run = await a_run(store, lost, activities={1: 3, 2: 3, 3: 1})
+    await store.scan.write(
+        """update harvest_activity_tasks
+              set strikes = case when seq < 3 then 2 else 0 end, started_at = clock_timestamp() + seq * interval '1 second'
+            where execution_id = $1""",
+        run,
+    )
+    await fleet.free_lost(store)
+    rows = await store.scan.fetch("select seq, strikes from harvest_activity_tasks where execution_id = $1", run)
+    assert {row["seq"]: row["strikes"] for row in rows} == {1: 2, 2: 3, 3: 0}
+    assert await strikes_of(store, run) == 0
+
+
+async def strikes_of(store: Store, run: UUID) -> int:
+    return int(await one(store, "select strikes from harvest_workflow_tasks where execution_id = $1", run))

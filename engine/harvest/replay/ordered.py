@@ -1,6 +1,7 @@
-"""`asyncio.gather`, `as_completed` and `all_tasks` with a fixed order, for code that runs in a workflow.
+"""`asyncio.gather`, `as_completed`, `all_tasks` and `wait_for` that do the same everywhere, for code in a workflow.
 
-asyncio's own walk sets by address. The replacements look at the running loop: outside a workflow asyncio's run.
+asyncio's own walk sets by address, or differ from one Python to the next. The replacements look at the running loop:
+outside a workflow asyncio's run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from harvest.replay.loop import WorkflowFuture, WorkflowLoop
 _gather = asyncio.gather
 _as_completed = asyncio.as_completed
 _all_tasks = asyncio.all_tasks
+_wait_for = asyncio.wait_for
 
 
 class Gathering(WorkflowFuture):
@@ -154,6 +156,23 @@ def as_completed(awaitables: Iterable[Awaitable[Any]], *, timeout: float | None 
     return AsCompleted(awaitables, timeout, loop)
 
 
+async def wait_for(fut: Awaitable[Any], timeout: float | None) -> Any:
+    """As asyncio.wait_for of Python 3.12 and later: that of 3.11 takes more turns, and another path on replay."""
+    if not isinstance(asyncio._get_running_loop(), WorkflowLoop):
+        return await _wait_for(fut, timeout)
+    if timeout is None or timeout > 0:
+        async with asyncio.timeout(timeout):
+            return await fut
+    future = asyncio.ensure_future(fut)
+    if not future.done():
+        future.cancel()
+        await asyncio.wait([future])
+    try:
+        return future.result()
+    except asyncio.CancelledError as error:
+        raise TimeoutError from error
+
+
 def all_tasks(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
     """As asyncio.all_tasks, which walks the tasks of the whole process: a set's order hangs on how it was filled."""
     chosen = loop or asyncio._get_running_loop()
@@ -162,8 +181,18 @@ def all_tasks(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task
     return {task for task in chosen.run.tasks if not task.done()}
 
 
-_REPLACED: Final = {"gather": gather, "as_completed": as_completed, "all_tasks": all_tasks}
-_OWN: Final = {id(_gather): gather, id(_as_completed): as_completed, id(_all_tasks): all_tasks}
+_REPLACED: Final[dict[str, Any]] = {
+    "gather": gather,
+    "as_completed": as_completed,
+    "all_tasks": all_tasks,
+    "wait_for": wait_for,
+}
+_OWN: Final = {
+    id(_gather): gather,
+    id(_as_completed): as_completed,
+    id(_all_tasks): all_tasks,
+    id(_wait_for): wait_for,
+}
 
 
 def install() -> None:

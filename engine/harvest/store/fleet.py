@@ -135,7 +135,8 @@ _EXPIRED = "select worker from harvest_workers where lease_until < clock_timesta
 
 # Reads the task tables from end to end: an index over the holder would cost every decision, and this runs only when a
 # worker is lost.
-# Marks expired workers and frees what they held, with a strike each. The worker row is locked first, so that a renewal
+# Marks expired workers and frees what they held, with a strike each. Work that has two strikes is tried alone (claims):
+# if the worker had some, the blame is its alone: a run's, else that of the activity which began last. The worker row is locked first, so that a renewal
 # and this never both win. Nothing waits for another lock: a task that is locked elsewhere is left to the next look, and
 # its worker stays `draining` until then, which no renewal brings back to life.
 _LOST = f"""
@@ -146,8 +147,15 @@ with lost as materialized (
        for update skip locked
 ),
 theirs as materialized (
-    select t.execution_id, t.worker, l.build, t.strikes + 1 >= {STRIKES} as last
+    select t.execution_id, t.worker, l.build, t.strikes >= {STRIKES - 1} as last
       from harvest_workflow_tasks t join lost l on l.worker = t.worker
+),
+blamed as materialized (
+    select worker, true as for_a_run, null::uuid as execution_id, null::int as seq from theirs where last
+     union all
+    (select distinct on (worker) worker, false, execution_id, seq from harvest_activity_tasks
+      where worker = any(array(select worker from lost)) and strikes >= {STRIKES - 1}
+      order by worker, started_at desc)
 ),
 runs as materialized (
     select e.execution_id from harvest_executions e
@@ -166,7 +174,10 @@ held as materialized (
 freed as (
     update harvest_workflow_tasks t
        set state = 0, worker = null, sticky_worker = null, sticky_until = null, due = clock_timestamp(),
-           sort_at = clock_timestamp(), strikes = t.strikes + 1
+           sort_at = clock_timestamp(),
+           strikes = t.strikes + case
+               when t.worker = any(array(select worker from blamed where for_a_run)) then (t.strikes >= {STRIKES - 1})::int
+               when t.worker = any(array(select worker from blamed)) then 0 else 1 end
      where t.execution_id = any(array(select execution_id from held))
  returning t.execution_id, t.strikes
 ),
@@ -188,15 +199,21 @@ reasons as (
      where x.execution_id = any(array(select execution_id from quarantined))
 ),
 running as materialized (
-    select a.execution_id, a.seq, a.worker from harvest_activity_tasks a
+    select a.execution_id, a.seq, a.worker,
+           a.strikes + case
+               when a.worker = any(array(select worker from blamed where for_a_run)) then 0
+               when a.worker = any(array(select worker from blamed)) then exists (
+                   select from blamed b where b.execution_id = a.execution_id and b.seq = a.seq)::int
+               else 1 end as strikes
+      from harvest_activity_tasks a
      where a.worker = any(array(select worker from lost))
        for update skip locked
 ),
 released as (
     update harvest_activity_tasks a
        set state = 0, worker = null, started_at = null, due = clock_timestamp(), sort_at = clock_timestamp(),
-           timeout_at = case when a.strikes + 1 >= {STRIKES} then clock_timestamp() else a.schedule_to_close_at end,
-           strikes = a.strikes + 1
+           timeout_at = case when r.strikes >= {STRIKES} then clock_timestamp() else a.schedule_to_close_at end,
+           strikes = r.strikes
       from running r
      where a.execution_id = any(array(select execution_id from running))
        and a.execution_id = r.execution_id and a.seq = r.seq

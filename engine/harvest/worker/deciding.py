@@ -182,17 +182,21 @@ class Decider:
 
     def _note_size(self, work: Work, decided_through: int, decision: Decision) -> None:
         """Warn of a large decision, and once of a history that passes a soft limit (answers 15)."""
-        run, size = f"{work.workflow_name!r} ({work.execution_id})", work.history_bytes
+        size = work.history_bytes
         if decision.size >= PAYLOAD_WARN_BYTES:
             _log.warning(
-                "a decision of workflow %s writes %d bytes; keep large data elsewhere and pass a reference",
-                run,
+                "a decision of workflow %r (%s) writes %d bytes; keep large data elsewhere and pass a reference",
+                work.workflow_name,
+                work.execution_id,
                 decision.size,
             )
         if decided_through < HISTORY_EVENTS_SOFT < decision.next_event_id:
-            _log.warning("the history of workflow %s passes %d events", run, HISTORY_EVENTS_SOFT)
+            self._note_history(work, HISTORY_EVENTS_SOFT, "events")
         if size <= HISTORY_BYTES_SOFT < size + decision.size:
-            _log.warning("the history of workflow %s passes %d bytes", run, HISTORY_BYTES_SOFT)
+            self._note_history(work, HISTORY_BYTES_SOFT, "bytes")
+
+    def _note_history(self, work: Work, limit: int, what: str) -> None:
+        _log.warning("the history of workflow %r (%s) passes %d %s", work.workflow_name, work.execution_id, limit, what)
 
     def _put_command(
         self, batch: Batch, decision: Decision, command: Command, now: datetime, asked: dict[Key, Command]

@@ -32,7 +32,7 @@ from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents, Result, Work
 
 _log = logging.getLogger("harvest.worker")
-SUSPECTS_SECONDS = 1.0
+SUSPECTS_SECONDS, TRIAL_SECONDS = 1.0, 5.0
 
 
 class ShardWorker(Runner):
@@ -229,8 +229,9 @@ class ShardWorker(Runner):
         return len(claimed) - len(returned)
 
     async def _claim_suspect(self, names: list[str]) -> list[claims.ClaimedActivity]:
-        """One activity that was on a lost worker twice, unless another runs here."""
-        if any(attempt.strikes >= STRIKES - 1 for attempt in self._runner.running.values()):
+        """One activity that was on a lost worker twice, unless another has just begun here."""
+        recently = clock.monotonic() - TRIAL_SECONDS
+        if any(each.strikes >= STRIKES - 1 and each.began > recently for each in self._runner.running.values()):
             return []
         for queue in self._options.queues:
             if found := await claims.claim_activities(
