@@ -1,6 +1,6 @@
 """A shop: the workflows that a newcomer runs first.
 
-    harvest dev examples.shop:app
+harvest dev examples.shop:app
 """
 
 from __future__ import annotations

@@ -97,5 +97,6 @@ INVARIANTS = {
          where v.kind = 5
            and not exists (select from harvest_events r where r.execution_id = v.execution_id and r.seq = v.seq
                               and r.kind in (7, 8, 9, 61))
-           and not exists (select from harvest_activity_tasks a where a.execution_id = v.execution_id and a.seq = v.seq)""",
+           and not exists (
+               select from harvest_activity_tasks a where a.execution_id = v.execution_id and a.seq = v.seq)""",
 }

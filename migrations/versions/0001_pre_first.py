@@ -40,7 +40,8 @@ EXECUTIONS = (
     "create index harvest_executions_state on harvest_executions (state, started_at desc, execution_id desc)",
     """create index harvest_executions_name
        on harvest_executions (workflow_name, started_at desc, execution_id desc)""",
-    "create index harvest_executions_deadline on harvest_executions (deadline_at) where deadline_at is not null and state < 10",
+    """create index harvest_executions_deadline
+       on harvest_executions (deadline_at) where deadline_at is not null and state < 10""",
     "create index harvest_executions_parent on harvest_executions (parent_id) where parent_id is not null",
     "create index harvest_executions_failed on harvest_executions (closed_at desc) where state in (11, 14)",
     """

@@ -44,7 +44,7 @@ async def test_a_signal_that_does_not_fit_its_declared_type_is_refused_and_leave
 
 async def test_a_signal_that_no_workflow_declares_takes_any_payload(new_database: Callable[[str], str]) -> None:
     app = application()
-    async with at_work(app, new_database("signal_free")) as (_, shards):
+    async with at_work(app, new_database("signal_free")):
         handle = await app.start(app.registry.workflows["waits", 1])
         await handle.signal("aside", {"anything": [1, 2]})
         await handle.signal("approved", Approval(by="mira"))

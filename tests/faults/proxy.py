@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL's socket that loses answers, swallows packets, and cuts connections, by what they are for."""
+"""A proxy before PostgreSQL's socket that loses answers, swallows packets and cuts connections of a role."""
 
 from __future__ import annotations
 

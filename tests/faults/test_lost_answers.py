@@ -149,7 +149,7 @@ async def test_answers_lost_at_random(new_database: Callable[[str], str], monkey
 
 async def test_a_lost_listener_scans_after_it_listens_again(new_database: Callable[[str], str]) -> None:
     url = new_database("listener")
-    async with behind_a_proxy(url, poll_interval=30.0) as (worker, proxy, shards):
+    async with behind_a_proxy(url, poll_interval=30.0) as (_, proxy, shards):
         run = await app.start(waits)
         await eventually(lambda: parked(shards, run.execution_id))
         await eventually(lambda: has_links(proxy, "harvest-listen"))

@@ -15,13 +15,15 @@ insert into harvest_workers (worker, name, host, pid, queues, slots, lease_until
 values ($1, 'w', 'h', 1, '{default}', 10, clock_timestamp() + $2 * interval '1 second')"""
 _RUN = f"""
 with e as (
-    insert into harvest_executions (execution_id, business_key, next_event_id, version, partition, workflow_name, workflow_id)
+    insert into harvest_executions
+      (execution_id, business_key, next_event_id, version, partition, workflow_name, workflow_id)
     values ($1, $2::uuid, $3::int, 1, 0, 'w', $2::uuid::text)
 ),
 x as (insert into harvest_execution_details (execution_id, input) values ($1, 'null')),
 v as (
     insert into harvest_events (execution_id, event_id, kind, payload)
-    select $1, n, case n when 1 then 1 else {int(EventKind.SIGNAL_RECEIVED)} end, '{{"name":"s"}}' from generate_series(1, $3::int - 1) n
+    select $1, n, case n when 1 then 1 else {int(EventKind.SIGNAL_RECEIVED)} end, '{{"name":"s"}}'
+      from generate_series(1, $3::int - 1) n
 )
 insert into harvest_workflow_tasks
   (execution_id, worker, sticky_worker, state, attempt, partition, queue, workflow_name, version)
@@ -29,7 +31,9 @@ values ($1, $4::uuid, $6::uuid, $5, 1, 0, 'default', 'w', 1)"""
 _ACTIVITY = """
 insert into harvest_activity_tasks (execution_id, seq, worker, attempt, state, scheduled_event_id, queue, name)
 values ($1, $2, $3::uuid, $4, case when $3::uuid is null then 0 else 1 end, 1, 'default', 'a')"""
-_TIMER = "insert into harvest_timers (execution_id, seq, fires_at) values ($1, $2, clock_timestamp() + $3 * interval '1 second')"
+_TIMER = """
+insert into harvest_timers (execution_id, seq, fires_at)
+values ($1, $2, clock_timestamp() + $3 * interval '1 second')"""
 
 
 async def a_worker(store: Store, *, lease: float = 60.0) -> UUID:
@@ -50,7 +54,7 @@ async def a_run(
     pending: dict[int, int] | None = None,
     timers: dict[int, float] | None = None,
 ) -> UUID:
-    """An open run whose task has this holder; its activities (seq: attempt) run there or are pending, its timers wait."""
+    """An open run whose task has this holder; its activities (seq: attempt) run there or are pending."""
     execution_id = mint_execution_id(store.shard_id)
     await store.scan.write(_RUN, execution_id, uuid4(), next_event_id, holder, state, sticky)
     for seq, attempt in (activities or {}).items():

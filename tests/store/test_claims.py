@@ -71,7 +71,9 @@ async def test_what_is_not_due_waits(store: Store) -> None:
 async def test_a_pinned_task_is_its_residents_until_the_pin_ends(store: Store) -> None:
     resident, other = await a_worker(store), await a_worker(store)
     run = await a_task(store)
-    pin = "update harvest_workflow_tasks set sticky_worker = $2, sticky_until = clock_timestamp() + $3::interval where execution_id = $1"
+    pin = """
+        update harvest_workflow_tasks set sticky_worker = $2, sticky_until = clock_timestamp() + $3::interval
+         where execution_id = $1"""
     await store.scan.write(pin, run, resident, timedelta(minutes=1))
     assert not await claimed(store, other)
     assert [each.execution_id for each in await claimed(store, resident)] == [run]
@@ -139,7 +141,8 @@ async def test_a_parked_run_is_pinned_only_to_a_living_active_worker(store: Stor
     for sticky, pinned in ((living, True), (draining, False), (dead, False)):
         run = await a_run(store, None, state=2, sticky=sticky)
         await store.scan.write(
-            """insert into harvest_activity_tasks (execution_id, seq, worker, attempt, state, scheduled_event_id, queue, name)
+            """insert into harvest_activity_tasks
+                 (execution_id, seq, worker, attempt, state, scheduled_event_id, queue, name)
                values ($1, 1, $2, 1, 1, 1, 'default', 'a')""",
             run, living,
         )  # fmt: skip

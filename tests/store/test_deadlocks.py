@@ -26,8 +26,10 @@ from tests.store.rules import an_entry
 RUNS = 12
 _HELD = """
 select t.execution_id, t.attempt, e.next_event_id,
-       array(select a.seq from harvest_activity_tasks a where a.execution_id = t.execution_id and a.state = 1) as running,
-       array(select a.attempt from harvest_activity_tasks a where a.execution_id = t.execution_id and a.state = 1) as tries,
+       array(select a.seq from harvest_activity_tasks a
+              where a.execution_id = t.execution_id and a.state = 1 order by a.seq) as running,
+       array(select a.attempt from harvest_activity_tasks a
+              where a.execution_id = t.execution_id and a.state = 1 order by a.seq) as tries,
        array(select m.seq from harvest_timers m where m.execution_id = t.execution_id) as timers
   from harvest_workflow_tasks t join harvest_executions e on e.execution_id = t.execution_id
  where t.worker = $1 and t.state in (1, 3)"""
@@ -117,7 +119,7 @@ class Hunt:
         self.chance.shuffle(rows)
         await results.end_activities(
             store,
-            [ActivityEnd(row["execution_id"], row["seq"], row["attempt"], row["worker"], 7, b'{"output":1}') for row in rows[:6]],
+            [ActivityEnd(r["execution_id"], r["seq"], r["attempt"], r["worker"], 7, b'{"output":1}') for r in rows[:6]],
         )  # fmt: skip
 
     async def retry(self, store: Store) -> None:
@@ -185,7 +187,8 @@ async def test_no_deadlock_whoever_writes_at_once(
         assert all(hunt.done[job.__name__] > 5 for job in jobs), hunt.done
         wrong = await first.scan.fetch(
             """select e.execution_id from harvest_executions e
-                where e.next_event_id - 1 <> (select count(*) from harvest_events v where v.execution_id = e.execution_id)"""
+                where e.next_event_id - 1 <> (
+                    select count(*) from harvest_events v where v.execution_id = e.execution_id)"""
         )
         assert not wrong, "histories are dense"
         proof("deadlock hunt", seed=seed, seconds=seconds, **hunt.done)

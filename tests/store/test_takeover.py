@@ -231,7 +231,8 @@ async def test_of_two_suspect_activities_the_last_to_begin_is_struck(store: Stor
     run = await a_run(store, lost, activities={1: 3, 2: 3, 3: 1})
     await store.scan.write(
         """update harvest_activity_tasks
-              set strikes = case when seq < 3 then 2 else 0 end, started_at = clock_timestamp() + seq * interval '1 second'
+              set strikes = case when seq < 3 then 2 else 0 end,
+                  started_at = clock_timestamp() + seq * interval '1 second'
             where execution_id = $1""",
         run,
     )

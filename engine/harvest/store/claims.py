@@ -223,9 +223,7 @@ async def load_events(store: Store, wanted: dict[UUID, int]) -> dict[UUID, list[
     """For each execution, its events from the given id on, in order."""
     events: dict[UUID, list[Event]] = {execution_id: [] for execution_id in wanted}
     for row in await store.claim.fetch(_EVENTS, list(wanted), list(wanted.values())):
-        events[row["execution_id"]].append(
-            Event(row["event_id"], row["kind"], row["seq"], row["at"], row["payload"])
-        )
+        events[row["execution_id"]].append(Event(row["event_id"], row["kind"], row["seq"], row["at"], row["payload"]))
     return events
 
 

@@ -6,7 +6,7 @@ nothing here waits for a lock: `SKIP LOCKED` leaves a row out, and its decision 
 beside the key is written `is not distinct from`, which no index serves: before the first ANALYZE the planner would else
 walk all the rows of a worker or of a state.
 
-Lock order: workflow task (shared), execution, activity tasks, timers. As it waits for none of them, this statement is
+Lock order: workflow task, execution, activity tasks, timers. As it waits for none of them, this statement is
 never part of a deadlock, in whatever order others lock.
 """
 
@@ -142,7 +142,7 @@ held as materialized (
       from harvest_workflow_tasks t
      where t.execution_id = any($1) and t.worker is not distinct from $9 and t.state in (1, 3)
        and exists (select from harvest_workers w where w.worker = $9 and w.lease_until > clock_timestamp())
-       for share of t skip locked
+       for no key update of t skip locked
 ),
 fenced as materialized (
     select h.execution_id from held h join d on d.execution_id = h.execution_id and d.attempt = h.attempt
@@ -199,33 +199,42 @@ cancelling_blocked as materialized (
         select execution_id, -1 from dropped_timers
     ) x group by execution_id having sum(n) <> 0
 )"""
+# What is left of a closing run beside what it merges: mostly nothing, and then nothing more is read.
 _CLOSING = """,
 closing as materialized (
     select d.execution_id from d join ready r on r.execution_id = d.execution_id where d.state >= 10
 ),
 closing_tasks as materialized (
-    select execution_id from harvest_activity_tasks
-     where execution_id = any(array(select execution_id from closing))
-       for update skip locked
+    select a.execution_id, a.seq from harvest_activity_tasks a
+     where a.execution_id = any(array(select execution_id from closing)){unless_merged}
 ),
 closing_timers as materialized (
-    select execution_id from harvest_timers
-     where execution_id = any(array(select execution_id from closing))
+    select execution_id from harvest_timers where execution_id = any(array(select execution_id from closing))
+),
+locked_tasks as materialized (
+    select a.execution_id
+      from harvest_activity_tasks a
+      join closing_tasks c on c.execution_id = a.execution_id and c.seq = a.seq
+     where a.execution_id = any(array(select execution_id from closing_tasks))
+       for update of a skip locked
+),
+locked_timers as materialized (
+    select execution_id from harvest_timers where execution_id = any(array(select execution_id from closing_timers))
        for update skip locked
 ),
 closing_blocked as materialized (
     select execution_id from (
-        select execution_id, 1 as n from harvest_activity_tasks
-         where execution_id = any(array(select execution_id from closing))
+        select execution_id, 1 as n from closing_tasks
          union all
-        select execution_id, 1 from harvest_timers
-         where execution_id = any(array(select execution_id from closing))
+        select execution_id, 1 from closing_timers
          union all
-        select execution_id, -1 from closing_tasks
+        select execution_id, -1 from locked_tasks
          union all
-        select execution_id, -1 from closing_timers
+        select execution_id, -1 from locked_timers
     ) x group by execution_id having sum(n) <> 0
 )"""
+_UNLESS_MERGED = """
+       and not exists (select from mine m where m.execution_id = a.execution_id and m.seq = a.seq)"""
 _PASSED = """,
 passed as materialized (
     select d.* from d join ready r on r.execution_id = d.execution_id{joins}
@@ -317,11 +326,13 @@ task_gone as (
 ),
 tasks_gone as (
     delete from harvest_activity_tasks
-     where execution_id = any(array(select execution_id from written where state >= 10))
+     where execution_id = any(array(
+         select c.execution_id from closing_tasks c join written w on w.execution_id = c.execution_id))
 ),
 all_timers_gone as (
     delete from harvest_timers
-     where execution_id = any(array(select execution_id from written where state >= 10))
+     where execution_id = any(array(
+         select c.execution_id from closing_timers c join written w on w.execution_id = c.execution_id))
 )"""
 _OPTIONAL: Final = ((_SCHEDULED, 11), (_TIMERS, 3), (_CANCELLED, 2), (_CLOSED, 3))
 _NO_EVENTS: Final[tuple[tuple[()], ...]] = ((), (), (), (), (), ())
@@ -362,7 +373,7 @@ def statement(needs: tuple[bool, ...]) -> str:
                 locked.append(_CANCELLING.format(*names))
             number += width
     if closes:
-        locked.append(_CLOSING)
+        locked.append(_CLOSING.format(unless_merged=_UNLESS_MERGED if merges else ""))
     conditions = [
         (merges, "d.merged = coalesce(m.found, 0)"),
         (cancels, "d.execution_id <> all(array(select execution_id from cancelling_blocked))"),

@@ -136,9 +136,9 @@ _EXPIRED = "select worker from harvest_workers where lease_until < clock_timesta
 # Reads the task tables from end to end: an index over the holder would cost every decision, and this runs only when a
 # worker is lost.
 # Marks expired workers and frees what they held, with a strike each. Work that has two strikes is tried alone (claims):
-# if the worker had some, the blame is its alone: a run's, else that of the activity which began last. The worker row is locked first, so that a renewal
-# and this never both win. Nothing waits for another lock: a task that is locked elsewhere is left to the next look, and
-# its worker stays `draining` until then, which no renewal brings back to life.
+# if the worker had some, the blame is its alone: a run's, else that of the activity which began last. The worker row is
+# locked first, so that a renewal and this never both win. Nothing waits for another lock: a task that is locked
+# elsewhere is left to the next look, and its worker stays `draining` until then, which no renewal brings back to life.
 _LOST = f"""
 with lost as materialized (
     select worker, build from harvest_workers
@@ -176,7 +176,8 @@ freed as (
        set state = 0, worker = null, sticky_worker = null, sticky_until = null, due = clock_timestamp(),
            sort_at = clock_timestamp(),
            strikes = t.strikes + case
-               when t.worker = any(array(select worker from blamed where for_a_run)) then (t.strikes >= {STRIKES - 1})::int
+               when t.worker = any(array(select worker from blamed where for_a_run))
+               then (t.strikes >= {STRIKES - 1})::int
                when t.worker = any(array(select worker from blamed)) then 0 else 1 end
      where t.execution_id = any(array(select execution_id from held))
  returning t.execution_id, t.strikes
@@ -249,9 +250,7 @@ class Lost(Struct, frozen=True):
 
 async def register(store: Store, row: WorkerRow) -> None:
     """Introduce a worker; its lease begins."""
-    await store.scan.write(
-        _REGISTER, row.worker, row.name, row.host, row.pid, row.build, list(row.queues), row.slots
-    )
+    await store.scan.write(_REGISTER, row.worker, row.name, row.host, row.pid, row.build, list(row.queues), row.slots)
 
 
 async def register_definitions(store: Store, worker: UUID, rows: Sequence[DefinitionRow]) -> None:

@@ -50,9 +50,7 @@ async def _connect(url: str, channel: str) -> Any:
         )
 
 
-async def _follow(
-    connection: Any, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], None]
-) -> None:
+async def _follow(connection: Any, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> None:
     lost, heard = asyncio.Event(), asyncio.Event()
     token = _PROBE + clock.random_bytes(8).hex()
 

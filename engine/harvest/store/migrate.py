@@ -90,9 +90,7 @@ async def _run_alembic(url: str) -> None:
     from sqlalchemy.pool import NullPool
 
     async def connect() -> Any:
-        return await asyncpg.connect(
-            url, timeout=5, server_settings={"statement_timeout": "0", "lock_timeout": "5000"}
-        )
+        return await asyncpg.connect(url, timeout=5, server_settings={"statement_timeout": "0", "lock_timeout": "5000"})
 
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
     try:

@@ -31,6 +31,4 @@ class Store:
         """Close all pools."""
         await self.waker.close()
         await self.hints.close()
-        await asyncio.gather(
-            *(pool.close() for pool in (self.commit, self.claim, self.scan, self.write, self.read))
-        )
+        await asyncio.gather(*(pool.close() for pool in (self.commit, self.claim, self.scan, self.write, self.read)))

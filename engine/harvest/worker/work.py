@@ -28,8 +28,8 @@ class Work:
 
     __slots__ = (
         "attempt", "blocked_count", "busy", "consumed", "deadline_at", "decided_through_hint", "delta",
-        "execution_id", "history_bytes", "inbox", "inflight", "next_event_id", "partition", "queue", "queued", "refusals", "run",
-        "stale", "version", "workflow_id", "workflow_name",
+        "execution_id", "history_bytes", "inbox", "inflight", "next_event_id", "partition", "queue", "queued",
+        "refusals", "run", "stale", "version", "workflow_id", "workflow_name",
     )  # fmt: skip
 
     def __init__(
