@@ -94,12 +94,16 @@ class StepWatch:
 
 
 class Lease:
-    """This worker's lease on one shard as far as it knows: alive until a local deadline, or lost for good."""
+    """This worker's lease on one shard as far as it knows: alive until a local deadline, or lost for good.
+
+    It begins with the first `renewed`, when the shard has registered the worker.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.lost = False
-        self._alive_until = clock.monotonic() + LEASE_SECONDS
+        self.begun = False
+        self._alive_until = float("-inf")
 
     @property
     def alive(self) -> bool:
@@ -108,6 +112,7 @@ class Lease:
 
     def renewed(self, sent: float) -> None:
         """The database has confirmed; the lease counts from when the request was sent."""
+        self.begun = True
         self._alive_until = sent + LEASE_SECONDS
 
 
@@ -159,6 +164,9 @@ class WatchThread:
         connection: asyncpg.Connection[Any] | None = None
         try:
             while not lease.lost:
+                if not lease.begun:
+                    await clock.sleep(0.2)
+                    continue
                 try:
                     if connection is None or connection.is_closed():
                         connection = await asyncpg.connect(

@@ -9,14 +9,17 @@ import os
 import socket
 import uuid
 
+import asyncpg
 import msgspec
 
 from harvest import clock
 from harvest.definitions.registry import Registry
+from harvest.errors import HarvestError, ShardUnavailableError
 from harvest.replay import guard, ordered
 from harvest.shards import Shards
 from harvest.store import fleet, migrate
 from harvest.store.fleet import DefinitionRow, WorkerRow
+from harvest.store.pool import LOST
 from harvest.worker.activities import ActivityRunner, Attempt, Ended
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.shard import ShardWorker
@@ -26,6 +29,7 @@ from harvest.worker.work import Residents
 _log = logging.getLogger("harvest.worker")
 DEFINITIONS_SECONDS = 60.0
 OLD_GENERATION = 200
+AWAY = (ShardUnavailableError, *LOST, asyncpg.PostgresError)
 
 
 class Worker:
@@ -62,10 +66,15 @@ class Worker:
             for shard_id, store in shards.stores.items()
         }
         self._watch: WatchThread | None = None
-        self._publishing: asyncio.Task[None] | None = None
+        self._joined: list[ShardWorker] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Check every shard, take the leases, publish the definitions, and begin. Raises SchemaLevelError."""
+        """Join every shard that answers and begin; the others are joined when they do.
+
+        Raises SchemaLevelError for a shard that this release cannot work with, and the first shard's error when none
+        answers.
+        """
         guard.install()
         ordered.install()
         gc.collect()
@@ -76,11 +85,13 @@ class Worker:
         def lost() -> None:
             loop.call_soon_threadsafe(self.lost.set)
 
-        for part in self._parts.values():
-            await migrate.check(part.store.url)
-            await fleet.register(part.store, self._row())
-            await self._publish(part)
-            await fleet.retry_blocked(part.store, self.options.build, self.options.queues)
+        parts = list(self._parts.values())
+        refusals = await asyncio.gather(*(self._join(part) for part in parts), return_exceptions=True)
+        errors = [error for error in refusals if error is not None]
+        fatal = [error for error in errors if not isinstance(error, AWAY)]
+        if fatal or len(errors) == len(parts):
+            await asyncio.gather(*(self._leave(part) for part in self._joined))
+            raise (fatal or errors)[0]
         self._watch = WatchThread(
             self.id,
             [part.lease for part in self._parts.values()],
@@ -89,9 +100,11 @@ class Worker:
             lost,
         )
         self._watch.start()
-        for part in self._parts.values():
+        for part in self._joined:
             part.start()
-        self._publishing = loop.create_task(self._keep_publishing())
+        absent = [part for part in parts if part not in self._joined]
+        self._tasks = [loop.create_task(self._join_later(part)) for part in absent]
+        self._tasks.append(loop.create_task(self._keep_publishing()))
         self._started = True
         _log.info("worker %s (%s) has started", self.options.display_name, self.id)
 
@@ -100,18 +113,19 @@ class Worker:
         if not self._started:
             return
         self._started = False
-        if self._publishing is not None:
-            self._publishing.cancel()
-        for part in self._parts.values():
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for part in self._joined:
             part.stop_claiming()
         await asyncio.gather(
             self._runner.stop(0 if self.lost.is_set() else self.options.drain_timeout),
-            *(self._drain(part) for part in self._parts.values()),
+            *(self._drain(part) for part in self._joined),
         )
-        await asyncio.gather(*(part.stop() for part in self._parts.values()))
+        await asyncio.gather(*(part.stop() for part in self._joined))
         if self._watch is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._watch.stop)
-        await asyncio.gather(*(self._leave(part) for part in self._parts.values()))
+        await asyncio.gather(*(self._leave(part) for part in self._joined))
         self.let_go_residents()
         _log.info("worker %s has stopped: %s", self.options.display_name, self.counters)
 
@@ -120,6 +134,36 @@ class Worker:
         self.residents.clear()
         for part in self._parts.values():
             part.committer.let_go_idle()
+
+    async def _join(self, part: ShardWorker) -> None:
+        """Introduce this worker to a shard: its lease there begins."""
+        await migrate.check(part.store.url)
+        sent = clock.monotonic()
+        await fleet.register(part.store, self._row())
+        part.lease.renewed(sent)
+        self._joined.append(part)
+        await self._publish(part)
+        await fleet.retry_blocked(part.store, self.options.build, self.options.queues)
+
+    async def _join_later(self, part: ShardWorker) -> None:
+        """One bad shard must not keep this worker from the others: try it until it answers."""
+        delay = 0.5
+        while True:
+            _log.warning("shard %s does not answer yet", part.store.shard_id)
+            await clock.sleep(clock.jittered(delay))
+            delay = min(delay * 2, 5.0)
+            try:
+                await self._join(part)
+            except AWAY as error:
+                _log.warning("shard %s cannot be joined: %s", part.store.shard_id, error)
+                if part in self._joined:
+                    break
+                continue
+            except HarvestError as error:
+                _log.error("shard %s: %s", part.store.shard_id, error)
+                continue
+            break
+        part.start()
 
     async def _drain(self, part: ShardWorker) -> None:
         try:
@@ -156,7 +200,7 @@ class Worker:
     async def _keep_publishing(self) -> None:
         while True:
             await clock.sleep(clock.jittered(DEFINITIONS_SECONDS))
-            for part in self._parts.values():
+            for part in self._joined:
                 try:
                     await self._publish(part)
                 except Exception as error:
