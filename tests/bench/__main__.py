@@ -20,6 +20,7 @@ from tests.bench.side import SideFailed
 
 PARTS: Final = {"a": part_a.run, "b": part_b.run, "c": part_c.run, "d": part_d.run}
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
+PROOF: Final = Path(__file__).parents[2] / "docs" / "proof" / "bench.md"
 
 
 def main() -> int:
@@ -27,6 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="How fast, beside what, on one server.")
     parser.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all"])
     parser.add_argument("--quick", action="store_true", help="small sizes, one round: that it runs, not how fast it is")
+    parser.add_argument("--proof", action="store_true", help=f"write the figures to docs/proof/{PROOF.name} too")
     chosen = parser.parse_args()
     letters = [*PARTS] if chosen.part == "all" else [chosen.part]
     try:
@@ -35,6 +37,9 @@ def main() -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     keep(report)
+    if chosen.proof:
+        PROOF.parent.mkdir(exist_ok=True)
+        PROOF.write_text(page_of(report))
     failed = [f"({part.letter}) {bound.name}" for part in report.parts for bound in part.bounds if not bound.holds]
     print(f"kept in {LATEST}")
     if failed:
@@ -69,6 +74,21 @@ def keep(report: Report) -> None:
     draft = LATEST.with_suffix(".new")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     draft.replace(LATEST)
+
+
+def page_of(report: Report) -> str:
+    """The figures as a page of the docs."""
+    head = [
+        "# Proof: the bench",
+        "",
+        "Written by `make bench ARGS=--proof`; not edited by hand. One run on one server, fsync on, payloads of 250",
+        "bytes; medians where several runs are listed. (a) also names what was counted in the last run.",
+        "",
+        f"- {report.at}, Python {report.python}, PostgreSQL {report.postgres}, {report.cpus} cores, "
+        f"load {report.load_before} before and {report.load_after} after",
+        "",
+    ]
+    return "\n".join([*head, *(f"```text\n{render(part)}\n```\n" for part in report.parts)])
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ async def _check_declared(shards: Shards, store: Store, execution_id: UUID, name
     }
     if not declared:
         return
-    schema = declared.get(await appends.workflow_name_of(store, execution_id) or "")
+    schema = declared.get(await appends.open_workflow_name(store, execution_id) or "")
     if schema is not None:
         check_input(payload, schema, what=f"the payload of signal {name!r}")
 

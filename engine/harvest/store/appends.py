@@ -377,7 +377,7 @@ async def by_id(connection: Connection, execution_id: UUID) -> Record | None:
     return row
 
 
-async def workflow_name_of(store: Store, execution_id: UUID) -> str | None:
-    """The workflow type of a run, or None where there is no such run."""
+async def open_workflow_name(store: Store, execution_id: UUID) -> str | None:
+    """The workflow type of an open run, or None where there is none."""
     row = await store.read.fetch_row(_BY_ID, execution_id)
-    return None if row is None else str(row["workflow_name"])
+    return row["workflow_name"] if row is not None and State(row["state"]).is_open else None
