@@ -12,6 +12,7 @@ from harvest import clock
 from harvest.errors import InvalidRequestError
 from harvest.shards import Shards
 from harvest.store import live as store_live
+from harvest.store.wakes import LIVE_CHANNEL
 from harvest.store.store import Store
 from harvest_console.live import Hub
 from harvest_console.live.hub import QUEUE_SIZE, RING_SIZE
@@ -55,7 +56,7 @@ async def _until(stream: AsyncIterator[bytes], event: str) -> str:
 
 async def _notify(store: Store, *partitions: int) -> None:
     touched = sum(1 << partition for partition in partitions)
-    await store.write.write("select pg_notify($1, $2)", store_live.CHANNEL, f"{touched:0128x}")
+    await store.write.write("select pg_notify($1, $2)", LIVE_CHANNEL, f"{touched:0128x}")
 
 
 async def test_a_hint_reaches_the_run_of_its_partition_and_every_list(hub: Hub, shards: Shards) -> None:
@@ -152,7 +153,7 @@ async def test_after_a_lost_connection_every_tab_reads_again(hub: Hub, shards: S
         await _next(stream)
         await _until(stream, "resync")
         await shards.store(0).write.write(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'harvest-live' "
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'harvest-listen-harvest_live' "
             "and datname = current_database()"
         )
         await _until(stream, "resync")  # it is lost

@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from harvest.errors import NonDeterminismError
 from harvest.history.events import Event, EventKind
-from harvest.replay import context, ordered, run
+from harvest.replay import commands, context, ordered, run
 from harvest.replay.loop import WorkflowTask
+from harvest.replay.matching import Asked
 from harvest.replay.run import Run
 from tests.replay import differential
 from tests.replay.edits import every_edit_is_reported
@@ -82,17 +84,17 @@ def a_cancelled_timer_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def commands_match_by_position(patch: pytest.MonkeyPatch) -> None:
-    def match(self: Run, event: Event) -> None:
-        if not self.asked:
-            raise self._mismatch(event, "something", "nothing")
-        self.asked.pop(next(iter(self.asked)))
+    def match(self: Asked, event: Event) -> None:
+        if not self:
+            raise NonDeterminismError("recorded, but not asked for", recorded="something", asked="nothing")
+        self.pop(next(iter(self)))
 
-    patch.setattr(Run, "_match", match)
+    patch.setattr(Asked, "match", match)
 
 
 @plant
 def the_digest_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(run.ScheduleActivity, "_evolved", lambda self, recorded: True)
+    patch.setattr(commands.ScheduleActivity, "_evolved", lambda self, recorded: True)
 
 
 @plant
@@ -175,13 +177,13 @@ def committed_commands_are_asked_for_again(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def a_dropped_command_is_kept(patch: pytest.MonkeyPatch) -> None:
-    real = Run._take_back
+    real = Asked.take_back
 
-    def take_back(self: Run, started: int, cancel: Any) -> None:
-        self._fresh.clear()
-        real(self, started, cancel)
+    def take_back(self: Asked, cancel: Any) -> None:
+        self.fresh.clear()
+        real(self, cancel)
 
-    patch.setattr(Run, "_take_back", take_back)
+    patch.setattr(Asked, "take_back", take_back)
 
 
 @plant

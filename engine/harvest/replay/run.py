@@ -22,7 +22,6 @@ from harvest.errors import (
     DefinitionError,
     HarvestError,
     LimitError,
-    NonDeterminismError,
     PayloadDecodeError,
     StepTooLongError,
 )
@@ -43,14 +42,12 @@ from harvest.replay import guard, unwinding
 from harvest.replay.commands import (
     CancelActivity,
     CancelTimer,
-    Command,
-    Key,
     ScheduleActivity,
     StartTimer,
-    recorded_as,
 )
 from harvest.replay.failures import exception_of
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, WorkflowTimer
+from harvest.replay.matching import Asked
 from harvest.replay.unwinding import AbandonStep
 
 SPARE_BEFORE_PRUNING: Final = 16
@@ -70,7 +67,7 @@ class Run:
     """Drives one workflow function. Not thread-safe; every method returns with the loop at rest."""
 
     __slots__ = (
-        "_abandoned", "_conditions", "_context", "_fresh", "_generators", "_held", "_main_context", "_prune_above",
+        "_abandoned", "_conditions", "_context", "_generators", "_held", "_main_context", "_prune_above",
         "asked", "blocked", "buffers", "cancel_reason", "decided_through", "definition", "identity", "loop", "main",
         "now_at", "pending", "position", "released", "replaying", "seed", "sequence", "started_at", "tasks", "timers",
         "waiters",
@@ -82,7 +79,7 @@ class Run:
         self.definition = definition
         self.identity = identity
         self.main: asyncio.Task[Any] | None = None
-        self.asked: dict[Key, Command] = {}
+        self.asked = Asked()
         self.pending: dict[int, tuple[WorkflowFuture, ScheduleActivity]] = {}
         self.timers: dict[int, WorkflowTimer] = {}
         self.buffers: dict[str, deque[bytes]] = {}
@@ -96,7 +93,6 @@ class Run:
         self.decided_through = 0
         self.sequence = 0
         self.seed = 0
-        self._fresh: set[Key] = set()
         self._conditions: list[tuple[Callable[[], bool], WorkflowFuture]] = []
         self._generators: list[Any] = []
         self._held = 0
@@ -114,13 +110,13 @@ class Run:
         try:
             for event in events:
                 if self.replaying and event.event_id > decided_through:
-                    self._require_all_recorded()
+                    self.asked.require_none(decided_through)
                 self.replaying = event.event_id <= decided_through
                 if self.blocked is not None:
                     return
                 self._take(event)
             if self.replaying:
-                self._require_all_recorded()
+                self.asked.require_none(decided_through)
         except HarvestError as error:
             self.blocked = self.blocked or error
         finally:
@@ -144,7 +140,7 @@ class Run:
         kind = event.kind
         self.position = event.event_id
         if kind in COMMANDS:
-            self._match(event)
+            self.asked.match(event)
             return
         handler = _HANDLERS.get(kind)
         if handler is None:
@@ -184,7 +180,7 @@ class Run:
                 unwinding.calm()
         except AbandonStep:
             unwinding.calm()
-        self._fresh.clear()
+        self.asked.fresh.clear()
 
     def _release_conditions(self) -> bool:
         released = False
@@ -310,35 +306,6 @@ class Run:
             self.cancel_reason = data.reason
             self.main.cancel()
 
-    # Matching recorded commands
-
-    def _match(self, event: Event) -> None:
-        command = self.asked.pop((event.kind, event.seq), None)
-        if command is None:
-            other = next((c for (_, seq), c in self.asked.items() if seq == event.seq), None)
-            raise self._mismatch(event, recorded_as(event), other.describe() if other else "nothing with that number")
-        difference = command.difference(event)
-        if difference is not None:
-            raise self._mismatch(event, *difference)
-
-    def _mismatch(self, event: Event, recorded: str, asked: str) -> NonDeterminismError:
-        return NonDeterminismError(
-            f"event {event.event_id} records {recorded}, but the code now asks for {asked}",
-            event_id=event.event_id,
-            recorded=recorded,
-            asked=asked,
-        )
-
-    def _require_all_recorded(self) -> None:
-        if self.asked:
-            asked = next(iter(self.asked.values())).describe()
-            raise NonDeterminismError(
-                f"the code asks for {asked}, which history up to event {self.decided_through} does not have",
-                event_id=self.decided_through,
-                recorded="nothing",
-                asked=asked,
-            )
-
     # What the context asks for
 
     def next_sequence(self) -> int:
@@ -363,17 +330,15 @@ class Run:
         """Ask for an activity."""
         if len(self.pending) >= PENDING_OF_A_KIND:
             raise LimitError(f"{PENDING_OF_A_KIND:,} activities are pending; wait for some before asking for more")
-        key = (int(command.kind), command.seq)
         future = self.loop.create_future()
         future.on_cancel = lambda: self._cancel_activity(command.seq)
-        self.asked[key] = command
-        self._fresh.add(key)
+        self.asked.ask(command)
         self.pending[command.seq] = (future, command)
         return future
 
     def _cancel_activity(self, seq: int) -> None:
-        if self.pending.pop(seq, None) is not None:
-            self._take_back(int(EventKind.ACTIVITY_SCHEDULED), CancelActivity(seq))
+        if self.pending.pop(seq, None) is not None and not self.released:
+            self.asked.take_back(CancelActivity(seq))
 
     def start_timer(self, duration: float, handle: WorkflowTimer, until: datetime | None = None) -> int:
         """Ask for a durable timer that runs `handle`; returns its number."""
@@ -382,25 +347,14 @@ class Run:
             raise LimitError(f"a timer of {duration:g} s is too long; at most 100 years are allowed")
         if len(self.timers) >= PENDING_OF_A_KIND:
             raise LimitError(f"{PENDING_OF_A_KIND:,} timers are pending; wait for some before starting more")
-        key = (int(EventKind.TIMER_STARTED), seq)
-        self.asked[key] = StartTimer(seq, round(duration, 6), until)
-        self._fresh.add(key)
+        self.asked.ask(StartTimer(seq, round(duration, 6), until))
         self.timers[seq] = handle
         return seq
 
     def cancel_timer(self, seq: int) -> None:
         """Drop a timer that has not fired."""
         if self.timers.pop(seq, None) is not None and not self.released:
-            self._take_back(int(EventKind.TIMER_STARTED), CancelTimer(seq))
-
-    def _take_back(self, started: int, cancel: CancelTimer | CancelActivity) -> None:
-        """What was asked for since the loop last rested vanishes; what history may hold is cancelled by a command."""
-        key = (started, cancel.seq)
-        if key in self._fresh:
-            del self.asked[key]
-            self._fresh.discard(key)
-        elif not self.released:
-            self.asked[(int(cancel.kind), cancel.seq)] = cancel
+            self.asked.take_back(CancelTimer(seq))
 
     def wait_for(self, condition: Callable[[], bool]) -> WorkflowFuture:
         """A future that ends when `condition` holds at rest."""

@@ -19,11 +19,18 @@ _LONGEST_DELAY: Final = 5.0
 _PROBE: Final = "probe:"
 
 
-async def listen(store: Store, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> None:
+async def listen(
+    store: Store,
+    channel: str,
+    on_payload: Callable[[str], None],
+    on_gap: Callable[[], None],
+    on_lost: Callable[[], None] = lambda: None,
+) -> None:
     """Call `on_payload` with each notification until cancelled; reconnects by itself.
 
     `on_gap` is called whenever notifications may have been missed: LISTEN is in force again by then, so a read that
-    follows sees everything. A link that looks open but delivers nothing is found by a notification to ourselves.
+    follows sees everything. `on_lost` is called when a connection ends. A link that looks open but delivers nothing is
+    found by a notification to ourselves.
     """
     delay = _FIRST_DELAY
     while True:
@@ -38,6 +45,7 @@ async def listen(store: Store, channel: str, on_payload: Callable[[str], None], 
         finally:
             if connection is not None:
                 connection.terminate()
+                on_lost()
 
 
 async def _connect(url: str, channel: str) -> Any:

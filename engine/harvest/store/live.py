@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-import asyncpg
-
-from harvest import clock
 from harvest.history.ids import PARTITIONS
-from harvest.store.pool import COMMON, GOING_DOWN, LOST
+from harvest.store import listening
 from harvest.store.store import Store
+from harvest.store.wakes import LIVE_CHANNEL
 
-CHANNEL: Final = "harvest_live"
 WATCH_SECONDS: Final = 20
-_CONNECT_LIMIT: Final = 3.0
-_PROBE_SECONDS: Final = 15.0
-_FIRST_DELAY: Final = 0.2
-_LONGEST_DELAY: Final = 10.0
 
 # The row is read before it is changed, so the answer tells whether hints had been switched off until now.
 _WATCH: Final = """
@@ -55,41 +47,4 @@ async def listen(store: Store, on_touched: Callable[[int], None], on_gap: Callab
     `on_gap` is called when the connection is lost, so that readers learn of it, and when it is there again: LISTEN is
     in force by then, so a read that follows sees everything that was missed.
     """
-    delay = _FIRST_DELAY
-    while True:
-        try:
-            connection = await _connect(store.url)
-        except (*LOST, *GOING_DOWN, asyncpg.PostgresError):
-            await clock.sleep(clock.jittered(delay))
-            delay = min(delay * 2, _LONGEST_DELAY)
-            continue
-        try:
-            await _follow(connection, on_touched, on_gap)
-            delay = _FIRST_DELAY
-        except (*LOST, *GOING_DOWN, asyncpg.PostgresError):
-            await clock.sleep(clock.jittered(delay))
-        finally:
-            connection.terminate()
-        on_gap()
-
-
-async def _connect(url: str) -> Any:
-    async with asyncio.timeout(_CONNECT_LIMIT):
-        return await asyncpg.connect(
-            url,
-            timeout=_CONNECT_LIMIT,
-            command_timeout=5,
-            server_settings={**COMMON, "application_name": "harvest-live"},
-        )
-
-
-async def _follow(connection: Any, on_touched: Callable[[int], None], on_gap: Callable[[], None]) -> None:
-    """Deliver hints until the connection is lost; a statement each 15 seconds finds half-open links."""
-    lost = asyncio.Event()
-    connection.add_termination_listener(lambda _: lost.set())
-    async with asyncio.timeout(_CONNECT_LIMIT):
-        await connection.add_listener(CHANNEL, lambda *args: on_touched(touched_partitions(args[3])))
-    on_gap()
-    while not await clock.wait_event(lost, _PROBE_SECONDS):
-        async with asyncio.timeout(_CONNECT_LIMIT):
-            await connection.execute("select 1")
+    await listening.listen(store, LIVE_CHANNEL, lambda text: on_touched(touched_partitions(text)), on_gap, on_gap)
