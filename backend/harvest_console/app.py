@@ -19,9 +19,10 @@ from harvest.operations.signin import Sessions
 from harvest.shards import Shards
 from harvest_console import live, pages
 from harvest_console.api import routers as api_routers
-from harvest_console.auth.caller import is_api, request_id, request_id_of
+from harvest_console.auth.caller import caller_of, is_api, presumed, request_id, request_id_of
 from harvest_console.auth.denials import Denials
 from harvest_console.auth.guard import guard
+from harvest_console.auth.pace import TokenPace
 from harvest_console.auth.routes import routers as auth_routers
 from harvest_console.deps import DEPENDENCIES
 from harvest_console.live import Hub
@@ -65,7 +66,7 @@ def create_app(settings: Settings) -> Console:
         dependencies=DEPENDENCIES,
         guards=[guard],
         lifespan=[_running(settings)],
-        state=State({"settings": settings}),
+        state=State({"settings": settings, "token_pace": TokenPace()}),
         exception_handlers={Exception: _answer_error, HTTPException: _answer_error},
         before_send=[_add_headers],
         request_max_body_size=REQUEST_BYTES,
@@ -106,6 +107,9 @@ def _answer_error(request: AnyRequest, error: Exception) -> Response[Any]:
         return problem_response(request, error)
     if isinstance(error, UnauthenticatedError):
         return _to_signin(request)
+    # A path that is no route has no guard; the page still shows whose it is.
+    if caller_of(request) is None:
+        request.scope["state"]["caller"] = presumed(request)
     return pages.error_page(request, error, request_id(request))
 
 

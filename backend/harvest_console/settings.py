@@ -11,20 +11,20 @@ from pathlib import Path
 import msgspec
 
 from harvest.errors import ConfigurationError
+from harvest_console.tokens import DEFAULT_DATA_DIR, TOKEN_FILE
 
 DEFAULT_PORT = 8400
-DEFAULT_DATA_DIR = ".harvest"
 TOKEN_LENGTH = 32
 DATABASES_FILE = "databases.json"
 _KEY_FILE = "secret.key"
-_TOKEN_FILE = "admin.token"
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one console process.
 
-    `urls` has every shard's database. `admin_token` is a bearer token with every right, or None for no such token.
+    `urls` has every shard's database. `admin_token` is a bearer token with every right, or None for no such token;
+    `token_signin` lets people sign in with it, which is for tokens that somebody chose.
     `secret_key` seals session cookies. `base_path` is the path below which a proxy serves the console: empty, or
     `/like/this`.
     """
@@ -34,6 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     admin_token: str | None = None
+    token_signin: bool = False
     data_dir: Path = Path(DEFAULT_DATA_DIR)
     base_path: str = ""
 
@@ -100,16 +101,7 @@ def local_token(data_dir: Path) -> str:
 
     Who can read it can read the databases beside it too; with it `harvest workflow` needs no token in the environment.
     """
-    return _kept_secret(data_dir / _TOKEN_FILE).decode()
-
-
-def find_token(environment: Mapping[str, str], data_dir: Path) -> str | None:
-    """The bearer token for commands: HARVEST_ADMIN_TOKEN, else the development setup's in `data_dir`, else None."""
-    given = environment.get("HARVEST_ADMIN_TOKEN")
-    if given:
-        return given
-    kept = data_dir / _TOKEN_FILE
-    return kept.read_text().strip() if kept.exists() else None
+    return _kept_secret(data_dir / TOKEN_FILE).decode()
 
 
 def _kept_secret(path: Path) -> bytes:

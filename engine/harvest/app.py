@@ -262,7 +262,7 @@ class Harvest:
         conflict_policy: ConflictPolicy = "unspecified",
         memo: Any = None,
     ) -> WorkflowHandle[R]:
-        """Start a workflow, or find the run that the policies say stands for it (reference 2.8).
+        """Start a workflow, or find the run that the policies say stands for it.
 
         Runs of a higher `priority` are taken first; 0 is usual. With an `idempotency_key`, a repeated start within 24
         hours finds the run of the first. Raises WorkflowNotRegisteredError until a worker has registered the type, and
@@ -283,7 +283,7 @@ class Harvest:
             conflict_policy=conflict_policy,
             idempotency_key=idempotency_key,
         )
-        return WorkflowHandle(shards, started.execution_id, workflow.signature)
+        return WorkflowHandle(shards, started.execution_id, workflow.signature, started.workflow_id)
 
     async def handle(
         self, execution_id: UUID | str, workflow: WorkflowDefinition[P, R] | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from harvest.definitions.signature import Signature
@@ -12,9 +13,6 @@ from harvest.operations import closing, reading, signalling
 from harvest.operations.actor import in_process
 from harvest.shards import Shards
 
-if TYPE_CHECKING:
-    from datetime import timedelta
-
 R = TypeVar("R")
 
 
@@ -23,21 +21,32 @@ class WorkflowHandle(Generic[R]):
 
     Made by `Harvest.start` and `Harvest.handle`; cheap, without a connection of its own. Every method raises
     ExecutionNotFoundError when there is no such execution, and ShardUnavailableError when its shard does not answer:
-    then it is not known whether there is.
+    then it is not known whether there is. `workflow_id` is None where the handle was made of an execution id alone.
     """
 
-    def __init__(self, shards: Shards, execution_id: UUID, signature: Signature | None) -> None:
+    def __init__(
+        self, shards: Shards, execution_id: UUID, signature: Signature | None, workflow_id: str | None = None
+    ) -> None:
         self.execution_id = execution_id
+        self.workflow_id = workflow_id
         self._shards = shards
         self._signature = signature
 
-    async def result(self, timeout: timedelta | None = None) -> R:
+    def __repr__(self) -> str:
+        """Which execution it is: its workflow and workflow id where they are known, and its id."""
+        known = [self._signature.what] if self._signature else []
+        known += [repr(self.workflow_id)] if self.workflow_id is not None else []
+        return f"<WorkflowHandle {' '.join([*known, str(self.execution_id)])}>"
+
+    async def result(self, timeout: timedelta | float | None = None) -> R:
         """Wait for the end and return the result.
 
         Raises WorkflowFailedError when the run did not complete, ResultTimeoutError when it is still open after
-        `timeout`.
+        `timeout`, a timedelta or seconds.
         """
-        left = timeout.total_seconds() if timeout is not None else float("inf")
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        left = float("inf") if timeout is None else timeout
         while True:
             outcome = await reading.result(self._shards, self.execution_id, wait=min(left, reading.MOST_WAIT))
             if outcome is not None:

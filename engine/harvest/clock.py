@@ -76,10 +76,13 @@ class DatabaseClock:
     def __init__(self) -> None:
         self._offset = timedelta(0)
 
-    def observe(self, database_now: datetime, sent: float, received: float) -> None:
-        """Take the database's `database_now`, read between the monotonic times `sent` and `received`."""
-        middle = (received - sent) / 2
-        self._offset = database_now + timedelta(seconds=middle) - now()
+    def observe(self, database_now: datetime) -> None:
+        """Take the database's time from an answer that has just come.
+
+        It was read before the answer left, so that the estimate is never ahead: what is stamped by it never lies beyond
+        what the database stamps next.
+        """
+        self._offset = database_now - now()
 
     def now(self) -> datetime:
         """The database's time, as far as this process can tell."""

@@ -39,7 +39,7 @@ class PayloadError(HarvestError):
 
 
 class PayloadTooLargeError(PayloadError):
-    """A payload is over the limit of bytes (answers 15)."""
+    """A payload is over the limit of bytes."""
 
     code, slug, status = "HVT-111", "payload_too_large", 413
 
@@ -48,6 +48,13 @@ class PayloadDecodeError(HarvestError):
     """Recorded bytes do not fit the type that today's code declares."""
 
     code, slug = "HVT-112", "payload_undecodable"
+
+
+class ResultTypeError(HarvestError):
+    """A function returned what its declared return type cannot hold; trying again cannot help."""
+
+    code, slug = "HVT-113", "result_type"
+    non_retryable: ClassVar[bool] = True
 
 
 class LimitError(HarvestError):
@@ -150,6 +157,12 @@ class ConfigurationError(HarvestError):
     """Settings that contradict each other or the deployment."""
 
     code, slug = "HVT-420", "configuration_invalid"
+
+
+class WrongShardError(ConfigurationError):
+    """A database says that it is another shard than the one that it is configured as."""
+
+    code, slug = "HVT-411", "wrong_shard"
 
 
 class NonDeterminismError(HarvestError):

@@ -43,6 +43,9 @@ EXECUTIONS = (
     """create index harvest_executions_deadline
        on harvest_executions (deadline_at) where deadline_at is not null and state < 10""",
     "create index harvest_executions_parent on harvest_executions (parent_id) where parent_id is not null",
+    # Null stays null when a run that is not blocked is written to, so its updates stay HOT.
+    """create index harvest_executions_blocked
+       on harvest_executions (started_at desc, execution_id desc) where blocked is not null""",
     "create index harvest_executions_failed on harvest_executions (closed_at desc) where state in (11, 14)",
     """
     create table harvest_execution_details (

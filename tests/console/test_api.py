@@ -94,7 +94,11 @@ async def test_an_unregistered_type_is_404_and_names_the_nearest(console: Client
         ("POST", "/workflows/any_flow/start", b'{"priority": "high"}', "priority"),
         ("POST", "/workflows/any_flow/start", b'{"execution_timeout_secs": 0}', "execution_timeout_secs"),
         ("POST", "/workflows/any_flow/start", b'{"workflow_id": ""}', "workflow_id"),
+        ("POST", "/workflows/any_flow/start", b'{"workflow_id": " \\t"}', "white space"),
         ("POST", "/workflows/any_flow/start", b"[]", "object"),
+        ("POST", "/workflows/00000000-0000-8000-8000-000000000000/signal/", b"", "signal's name is missing"),
+        ("POST", "/workflows/by-id/any_flow/a/signal/", b"", "signal's name is missing"),
+        ("GET", "/workflows?blocked=perhaps", b"", "blocked"),
         ("POST", "/workflows/any_flow/start", b"{", "body"),
         ("POST", "/workflows/any_flow/start", b'{"input": "\xff"}', "UTF-8"),
         ("POST", "/workflows/any_flow/start", b'{"input": NaN}', "body"),
@@ -187,6 +191,7 @@ async def test_get_has_the_fields_of_an_execution(console: Client, shards: Shard
         *("execution_id", "workflow_name", "workflow_id", "version", "state", "shard_id", "partition", "queue"),
         *("build", "parent_id", "root_id", "first_execution_id", "previous_execution_id", "started_at", "closed_at"),
         *("deadline_at", "history_events", "waiting", "blocked", "input", "result", "failure", "memo", "pending"),
+        *("queue_served", "cancel_requested_at"),
     }
     assert (answer["state"], answer["shard_id"], answer["waiting"], answer["input"]) == (
         "RUNNING",

@@ -13,7 +13,7 @@ from harvest_console.app import create_app
 from harvest_console.auth.cookies import PLAIN_NAME, SECURE_NAME, seal, unseal
 from harvest_console.auth.denials import Denials
 from harvest_console.auth.routes import safe_next
-from tests.console.conftest import ADDRESS, API, BEARER, Client, settings
+from tests.console.conftest import ADDRESS, API, BEARER, TOKEN, Client, settings
 
 HTML = {"accept": "text/html"}
 START = f"{API}/workflows/any_flow/start"
@@ -61,6 +61,13 @@ async def test_a_signed_out_browser_is_sent_to_sign_in_and_back(console: Client,
     assert response.status_code == 303
     assert response.headers["location"] == "/signin?next=%2Fworkflows%3Fstate%3DRUNNING"
     assert await acts(shards) == []
+
+
+async def test_a_page_that_is_not_there_still_names_its_reader(console: Client, shards: Shards) -> None:
+    assert "anonymous" in (await console("GET", "/nope", headers=HTML)).text
+    await console.sign_in(shards)
+    page = await console("GET", "/nope", headers=HTML)
+    assert (page.status_code, "anonymous" in page.text, "session:" in page.text) == (404, False, True)
 
 
 async def test_a_signed_out_stream_gets_401_and_no_redirect(console: Client) -> None:
@@ -203,6 +210,35 @@ async def test_this_machines_names_are_served(refusing_console: Client, host: st
 )
 def test_signing_in_leads_to_a_page_of_this_console_alone(text: str, path: str) -> None:
     assert safe_next(text) == path
+
+
+async def test_the_admin_token_begins_a_session_where_it_was_set(urls: dict[int, str], shards: Shards) -> None:
+    async with AsyncTestClient(create_app(settings(urls, token_signin=True)), base_url=ADDRESS) as inner:
+        client = Client(inner)
+        assert 'name="admin_token"' in (await client("GET", "/signin", headers=HTML)).text
+        form = {"admin_token": TOKEN, "next": "/audit"}
+        foreign = await client("POST", "/signin/token", data=form, headers={"sec-fetch-site": "cross-site"})
+        assert foreign.status_code == 403
+        signed_in = await client("POST", "/signin/token", data=form, headers=HTML)
+        assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/audit")
+        assert (await client("GET", "/audit", headers=HTML)).status_code == 200
+    (entry, _) = await acts(shards)
+    assert (entry[:2], entry[2].partition(":")[0]) == (("console.signin", "succeeded"), "session")
+
+
+async def test_a_wrong_admin_token_is_audited_and_soon_not_looked_at(urls: dict[int, str], shards: Shards) -> None:
+    async with AsyncTestClient(create_app(settings(urls, token_signin=True)), base_url=ADDRESS) as inner:
+        client = Client(inner)
+        said = [(await client("POST", "/signin/token", data={"admin_token": "hunter2"})).status_code for _ in range(7)]
+        assert said == [403] * 5 + [429] * 2
+        assert (await client("POST", "/signin/token", data={"admin_token": TOKEN})).status_code == 429
+    assert [act[:2] for act in await acts(shards)] == [("console.signin", "failed")] * 5
+    assert b"hunter2" not in msgspec.json.encode((await auditing.list_audit(shards)).rows.rows)
+
+
+async def test_nobody_signs_in_by_a_token_that_nobody_set(console: Client) -> None:
+    assert "admin_token" not in (await console("GET", "/signin", headers=HTML)).text
+    assert (await console("POST", "/signin/token", data={"admin_token": TOKEN})).status_code == 403
 
 
 async def test_a_flood_of_refusals_does_not_fill_the_log(shards: Shards) -> None:

@@ -69,7 +69,9 @@ def get(url: str, **headers: str) -> int:
 class Dev:
     """A running `harvest dev`, with its standard output read line by line."""
 
-    def __init__(self, folder: Path, *arguments: str, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, extra: Mapping[str, str] | None = None, verb: str = "dev"
+    ) -> None:
         self.folder = folder
         self.data = folder / ".harvest"
         self.errors = folder / "stderr"
@@ -77,7 +79,7 @@ class Dev:
         self.output: list[str] = []
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [*HARVEST, "dev", *(arguments or ("shop:app", "--port", "0"))],
+                [*HARVEST, verb, *(arguments or ("shop:app", "--port", "0"))],
                 cwd=folder,
                 env=environment(extra),
                 stdout=subprocess.PIPE,
@@ -101,6 +103,10 @@ class Dev:
             self.output.append(line)
             if match := re.fullmatch(r"ready (http://\S+)", line):
                 return match[1]
+
+    def rest(self) -> list[str]:
+        """What a process that has ended printed and nobody has read."""
+        return list(iter(lambda: self._lines.get(timeout=10), None))
 
     def workers(self) -> list[int]:
         """The process ids of its worker children."""
@@ -144,8 +150,8 @@ def dev(folder: Path) -> Iterator[Callable[..., Dev]]:
     """Start `harvest dev` in the folder."""
     started: list[Dev] = []
 
-    def start(*arguments: str, extra: Mapping[str, str] | None = None) -> Dev:
-        started.append(Dev(folder, *arguments, extra=extra))
+    def start(*arguments: str, extra: Mapping[str, str] | None = None, verb: str = "dev") -> Dev:
+        started.append(Dev(folder, *arguments, extra=extra, verb=verb))
         return started[-1]
 
     yield start
@@ -300,9 +306,58 @@ def test_an_app_that_cannot_be_imported_ends_it_with_the_reason(dev: Callable[..
     running = dev()
     assert running.process.wait(START_SECONDS) == 2
     said = running.errors.read_text()
-    assert "no_such_module" in said
+    assert said.count("No module named 'no_such_module'") == 1
+    assert "raised ModuleNotFoundError while it was imported" in said
     assert "'shop:app'" in said
     assert servers(folder) == []
+    assert running.rest() == []
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("nope:app", "there is no module 'nope' for 'nope:app'"),
+        ("shop:nope", "has no Harvest application named 'nope'"),
+        ("wrong:app", "[HVT-100], at "),
+    ],
+)
+def test_what_is_wrong_with_an_app_is_said_once_in_one_line(
+    dev: Callable[..., Dev], folder: Path, app: str, said: str
+) -> None:
+    (folder / "wrong.py").write_text(APP + APP.replace("app = Harvest()", ""))
+    running = dev(app, "--port", "0")
+    assert running.process.wait(START_SECONDS) == 2
+    errors = running.errors.read_text()
+    assert errors.count(said) == 1
+    assert "Traceback" not in errors
+    assert running.rest() == []
+
+
+def sign_in(link: str) -> int:
+    """Press the button of the page that a link opens; the status of the answer."""
+    parts = urlsplit(link)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=10)
+    try:
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        connection.request("POST", parts.path, parts.query, form)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_serve_prints_a_link_and_another_can_be_made(dev: Callable[..., Dev], folder: Path) -> None:
+    running = dev()
+    own = running.ready()
+    beside = dev("--port", "0", verb="serve")
+    address = beside.ready()
+    made = harvest("signin-link", cwd=folder).stdout.strip()
+    there = harvest("signin-link", "--console-url", address, cwd=folder).stdout.strip()
+    assert made.startswith(f"{own}/signin?token=")
+    printed = next(line.split()[-1] for line in beside.output if line.startswith("sign in"))
+    for link in (printed, there):
+        assert link.startswith(f"{address}/signin?token=")
+        assert sign_in(link) == 303
+        assert sign_in(link) == 403
 
 
 def test_workers_run_with_one_hash_seed_on_the_databases_of_dev(dev: Callable[..., Dev], folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from harvest.errors import ConfigurationError
 from harvest_console import settings
+from harvest_console.tokens import find_token
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_the_address_is_one_that_a_browser_can_open(host: str, address: str) -> 
 
 
 def test_commands_find_the_token_of_a_development_setup(tmp_path: Path) -> None:
-    assert settings.find_token({}, tmp_path) is None
+    assert find_token({}, tmp_path) is None
     made = settings.local_token(tmp_path)
-    assert settings.find_token({}, tmp_path) == made
-    assert settings.find_token({"HARVEST_ADMIN_TOKEN": "mine"}, tmp_path) == "mine"
+    assert find_token({}, tmp_path) == made
+    assert find_token({"HARVEST_ADMIN_TOKEN": "mine"}, tmp_path) == "mine"

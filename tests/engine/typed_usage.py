@@ -64,6 +64,7 @@ async def client() -> None:
     handle = await app.start(order_flow, Order("1", 2), workflow_id="o-1", priority=5)
     assert_type(handle, WorkflowHandle[Receipt])
     assert_type(await handle.result(timedelta(seconds=5)), Receipt)
+    assert_type(await handle.result(5), Receipt)
     assert_type(await (await app.start(counted)).result(), int)
     assert_type(await (await app.start(counted, 5, "n", queue="slow")).result(), int)
     assert_type(await app.start(bare), WorkflowHandle[None])

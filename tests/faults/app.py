@@ -96,6 +96,21 @@ async def spins(ctx: WorkflowContext) -> None:
 
 
 @app.workflow
+async def spins_when_let_go(ctx: WorkflowContext, for_good: bool) -> int:
+    """Parked code whose cleanup holds the loop once it is let go."""
+    try:
+        return await ctx.wait_for_signal("go", int)
+    except BaseException:
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:
+                if not for_good:
+                    raise
+
+
+@app.workflow
 async def spins_for_good(ctx: WorkflowContext) -> None:
     """A step that does not let go, whatever is raised in it."""
     while True:

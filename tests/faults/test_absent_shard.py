@@ -45,6 +45,7 @@ async def test_an_absent_shard_keeps_no_worker_from_the_others(
 
 async def started_once_registered() -> int:
     """The shard learns of the type when the worker joins it."""
+
     async def starts() -> bool:
         try:
             await app.start(answer, workflow_id="later")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -14,8 +16,19 @@ import pytest
 
 from harvest import Harvest, WorkflowContext
 from harvest.shards import Shards
+from harvest.store import fleet
 from harvest.worker import watch
-from tests.faults.app import app, killer_activity, killer_step, long_and_signals, spins, spins_for_good, three_steps
+from harvest.worker.worker import Worker
+from tests.faults.app import (
+    app,
+    killer_activity,
+    killer_step,
+    long_and_signals,
+    spins,
+    spins_for_good,
+    spins_when_let_go,
+    three_steps,
+)
 from tests.faults.process import WorkerProcess
 from tests.faults.test_frozen import registered
 from tests.support import FAST, at_work, check_invariants, eventually
@@ -122,7 +135,7 @@ async def test_a_graceful_end_is_no_strike(new_database: Callable[[str], str], t
 
 
 async def test_a_step_that_takes_too_long_is_broken_into_and_blocks_its_run(
-    new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watch, "LONG_STEP", 0.5)
     async with at_work(app, new_database("too_long")) as (worker, shards):
@@ -130,8 +143,69 @@ async def test_a_step_that_takes_too_long_is_broken_into_and_blocks_its_run(
         await eventually(lambda: is_blocked(shards, run, "step_too_long"))
         assert await (await app.start(three_steps, 1)).result(timedelta(seconds=10)) == 4
         assert not worker.lost.is_set()
+        told = await blocked_details(shards, run)
+        stack = told["message"].splitlines()[1:]
+        assert len(stack) == 2, "only the user's frames"
+        assert re.fullmatch(r'  File ".*/tests/faults/app.py", line \d+, in spins', stack[0])
+        assert stack[1].strip() in ("while True:", "pass")
+        await fleet.retry_blocked(shards.stores[0], "", ["default"])
+        await eventually(lambda: is_blocked_again(shards, run))
+        assert caplog.text.count("breaking into a step") == 2
+        assert caplog.text.count("in spins") == 1, "its stack is logged once, at the first break-in"
         await run.terminate()
         await check_invariants(shards)
+
+
+async def blocked_details(shards: Shards, run: Any) -> dict[str, Any]:
+    rows = await shards.stores[0].read.fetch(
+        "select blocked from harvest_execution_details where execution_id = $1", run.execution_id
+    )
+    return dict(msgspec.json.decode(rows[0]["blocked"]))
+
+
+async def is_blocked_again(shards: Shards, run: Any) -> bool:
+    return (await blocked_details(shards, run))["count"] == 2
+
+
+@pytest.mark.timeout(30)
+async def test_a_run_that_spins_when_it_is_let_go_is_broken_into(
+    new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LONG_STEP", 0.5)
+    async with at_work(app, new_database("let_go")) as (worker, _):
+        run = await app.start(spins_when_let_go, False)
+        await eventually(lambda: is_resident(worker))
+        worker.let_go_residents()
+        assert worker.counters.refused_release == 1
+        assert await (await app.start(three_steps, 1)).result(timedelta(seconds=10)) == 4
+        await run.signal("go", 7)
+        assert await run.result(timedelta(seconds=10)) == 7, "its next decision is a cold one"
+        await app.start(spins_when_let_go, False)
+        await eventually(lambda: is_resident(worker))
+    assert worker.counters.refused_release == 2, "it is watched while the worker stops, too"
+
+
+async def is_resident(worker: Worker) -> bool:
+    return len(worker.residents) == 1
+
+
+async def test_a_run_that_does_not_let_itself_be_let_go_ends_the_process(
+    new_database: Callable[[str], str], tmp_path: Path
+) -> None:
+    url = new_database("never_released")
+    async with client(url) as shards:
+        with WorkerProcess(url, tmp_path / "log", HARVEST_TEST_HURRY="1") as worker:
+            await registered(app)
+            await app.start(spins_when_let_go, True)
+            await eventually(lambda: is_parked(shards))
+            worker.signal(signal.SIGTERM)
+            assert await worker.ended(30) == watch.EXIT_HUNG
+        rows = await shards.stores[0].read.fetch("select status from harvest_workers")
+        assert [row["status"] for row in rows] == ["stopped"], "what it held was handed back first"
+
+
+async def is_parked(shards: Shards) -> bool:
+    return bool(await shards.stores[0].read.fetch("select 1 from harvest_workflow_tasks where state = 2"))
 
 
 async def test_a_step_that_does_not_let_go_ends_the_process(new_database: Callable[[str], str], tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from harvest import Harvest, WorkflowContext, clock
+from harvest.history.events import EventKind
 from harvest.shards import Shards
+from harvest.store import claims, fleet
 from harvest.store.listening import listen
 from harvest.store.store import Store
 from harvest.store.wakes import CHANNEL
@@ -22,7 +24,7 @@ from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents
 from harvest.worker.worker import Worker
 from tests.scale import scale
-from tests.store.rows import a_worker
+from tests.store.rows import a_run, a_worker
 from tests.support import FAST, at_work, eventually
 
 TIMES = scale(25, 250)
@@ -52,7 +54,7 @@ async def parts(store: Store) -> ShardWorker:
     worker = Worker(app.registry, Shards({0: store.url}), options)
     return ShardWorker(
         store, await a_worker(store), app.registry, worker._runner, StepWatch(counters),
-        Residents(10, 10**6, counters), options, counters, lambda: None,
+        Residents(10, 10**6, counters, StepWatch(counters)), options, counters, lambda: None,
     )  # fmt: skip
 
 
@@ -148,3 +150,17 @@ async def test_a_process_goes_on_with_another_incarnation_when_a_loop_has_died(
         await running
         await shards.close()
         await app.close()
+
+
+async def test_an_activity_that_was_freed_at_its_third_strike_and_not_ended_ends_as_worker_killed(store: Store) -> None:
+    """Whoever freed it died before the end was written: the next scanner finds it overdue."""
+    part = await parts(store)
+    lost = await a_worker(store, lease=-1)
+    run = await a_run(store, lost, activities={1: 3})
+    await store.scan.write("update harvest_activity_tasks set strikes = 2 where execution_id = $1", run)
+    assert (await fleet.free_lost(store)).struck_out == [(run, 1, 3)]
+    await Scanner(store, part._worker, Lease(store), part._runner, FAST, Counters()).overdue_activities()
+    (end,) = (await claims.load_events(store, {run: 2}))[run]
+    assert end.kind == EventKind.ACTIVITY_FAILED
+    assert end.data().failure.type == "WorkerKilled"
+    assert end.data().attempt == 3

@@ -76,7 +76,9 @@ async def test_a_microsecond_survives_the_cursor(shards: Shards) -> None:
 async def test_filters_narrow_the_list_and_the_count_alike(shards: Shards) -> None:
     for n in range(12):
         state = (State.RUNNING, State.COMPLETED, State.FAILED)[n % 3]
-        await add(shards, n % 2, Run(workflow_name=f"type_{n % 2}", workflow_id=f"o-{n:02}", age=n, state=state))
+        blocked = "step_too_long" if n in (3, 6, 9) else None
+        run = Run(workflow_name=f"type_{n % 2}", workflow_id=f"o-{n:02}", age=n, state=state, blocked=blocked)
+        await add(shards, n % 2, run)
     cases = {
         ListFilter(states=("FAILED",)): [2, 5, 8, 11],
         ListFilter(states=("FAILED", "RUNNING")): [0, 2, 3, 5, 6, 8, 9, 11],
@@ -89,6 +91,11 @@ async def test_filters_narrow_the_list_and_the_count_alike(shards: Shards) -> No
         ListFilter(started_after=EPOCH - timedelta(seconds=3)): [0, 1, 2, 3],
         ListFilter(started_before=EPOCH - timedelta(seconds=9)): [10, 11],
         ListFilter(started_after=EPOCH - timedelta(seconds=3), states=("RUNNING",)): [0, 3],
+        ListFilter(blocked=True): [3, 6, 9],
+        ListFilter(blocked=True, workflow_name="type_1"): [3, 9],
+        ListFilter(blocked=True, workflow_id="o-06"): [6],
+        ListFilter(blocked=True, states=("COMPLETED",)): [],
+        ListFilter(blocked=True, started_before=EPOCH - timedelta(seconds=3)): [6, 9],
     }
     for wanted, expected in cases.items():
         pages = await walk(shards, wanted, page_size=3)

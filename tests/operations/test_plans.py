@@ -92,6 +92,8 @@ FILTERS = {
     "a type": ExecutionFilter(workflow_name="type_3"),
     "an id": ExecutionFilter(workflow_id="w-77"),
     "an id of a type": ExecutionFilter(workflow_id="w-77", workflow_name="type_0"),
+    "blocked": ExecutionFilter(blocked=True),
+    "blocked of a type": ExecutionFilter(blocked=True, workflow_name="type_3"),
     "a time": ExecutionFilter(started_after=EPOCH - timedelta(hours=2), started_before=EPOCH - timedelta(hours=1)),
 }
 
@@ -125,6 +127,22 @@ async def test_the_overview_reads_indexes(crowded: Shards) -> None:
     kinds = {node["Node Type"] for node in scans(plan, "harvest_executions")}
     assert kinds <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}, plan
     assert rows_of(plan, "harvest_executions") <= 2 * (overview.CAP + 1) + 4
+
+
+async def test_writing_to_a_run_that_is_not_blocked_is_hot(crowded: Shards) -> None:
+    connection: Any = await asyncpg.connect(crowded.store(0).url)
+    try:
+        async with connection.transaction():
+            execution_id = await add(crowded, 0, Run(workflow_id="hot"))
+            await connection.execute(
+                "update harvest_executions set next_event_id = next_event_id + 1, blocked = null "
+                "where execution_id = $1",
+                execution_id,
+            )
+            hot = "select n_tup_hot_upd from pg_stat_xact_user_tables where relname = 'harvest_executions'"
+            assert await connection.fetchval(hot) == 1
+    finally:
+        await connection.close()
 
 
 @pytest.mark.parametrize("wanted", [AuditFilter(), AuditFilter(target_id="e-77")])

@@ -20,8 +20,10 @@ from harvest.history.events import (
 )
 from harvest.history.ids import mint_execution_id
 from harvest.history.states import State
-from harvest.operations import reading
+from harvest.operations import closing, reading
+from harvest.operations.actor import Actor
 from harvest.operations.views import INLINE_BYTES, Truncated
+from harvest.operations.waiting import OWN_CODE
 from harvest.shards import Shards
 from tests.operations.population import Run, add, add_events, started
 
@@ -99,6 +101,66 @@ async def test_what_is_under_way_says_attempt_next_try_and_last_failure(shards: 
     assert charge.next_try_at is not None
     assert (ship.state, ship.next_try_at) == ("RUNNING", None)
     assert ship.started_at is not None
+
+
+async def test_an_activity_times_out_after_its_last_heartbeat_and_shows_what_that_told(shards: Shards) -> None:
+    execution_id = await add(shards, 0, Run())
+    store = shards.store(0)
+    insert = (
+        "insert into harvest_activity_tasks (execution_id, seq, scheduled_event_id, queue, name, attempt, state, "
+        "worker, started_at, timeout_at, start_to_close, heartbeat) "
+        "values ($1, $2, 2, 'default', 'report', 2, 1, $3, '2026-06-01T07:00:00Z', '2026-06-01T07:00:10Z', $4, 10)"
+    )
+    for seq, seconds in ((1, 3600.0), (2, 15.0), (3, 3600.0)):
+        await store.write.write(insert, execution_id, seq, UUID(int=7), seconds)
+    for seq, attempt in ((1, 2), (2, 2), (3, 1)):
+        await store.write.write(
+            "insert into harvest_heartbeats (execution_id, seq, attempt, at, details) "
+            "values ($1, $2, $3, '2026-06-01T07:00:08Z', $4)",
+            execution_id,
+            seq,
+            attempt,
+            b'{"page":8}',
+        )
+    beaten, short, old = (await reading.get(shards, execution_id)).pending.activities
+    assert [one.timeout_at.second for one in (beaten, short, old) if one.timeout_at] == [18, 15, 10]
+    assert [one.heartbeat_at is not None for one in (beaten, short, old)] == [True, True, False]
+    assert {one.heartbeat_head for one in (beaten, short, old)} == {'{"page":8}'}
+
+
+async def test_a_run_tells_whether_a_live_worker_serves_its_queue(shards: Shards) -> None:
+    execution_id = await add(shards, 0, Run())
+    assert (await reading.get(shards, execution_id)).queue_served is False
+    worker = (
+        "insert into harvest_workers (worker, name, host, pid, queues, lease_until, slots) "
+        "values ($1, 'w', 'h', 1, $2, clock_timestamp() + $3 * interval '1 second', 10)"
+    )
+    await shards.store(0).write.write(worker, UUID(int=1), ["other"], 9)
+    await shards.store(0).write.write(worker, UUID(int=2), ["default"], -9)
+    assert (await reading.get(shards, execution_id)).queue_served is False
+    await shards.store(0).write.write(worker, UUID(int=3), ["other", "default"], 9)
+    assert (await reading.get(shards, execution_id)).queue_served is True
+
+
+async def test_a_parked_run_with_nothing_under_way_waits_for_its_own_code(shards: Shards) -> None:
+    execution_id = await add(shards, 0, Run())
+    await shards.store(0).write.write(
+        "insert into harvest_workflow_tasks (execution_id, partition, queue, workflow_name, version) "
+        "values ($1, 0, 'default', 'order_flow', 1)",
+        execution_id,
+    )
+    assert (await reading.get(shards, execution_id)).waiting is None
+    await shards.store(0).write.write(
+        "update harvest_workflow_tasks set state = 2 where execution_id = $1", execution_id
+    )
+    assert (await reading.get(shards, execution_id)).waiting == OWN_CODE
+
+
+async def test_a_cancel_request_is_told_with_its_time(shards: Shards, actor: Actor) -> None:
+    execution_id = await add(shards, 0, Run())
+    assert (await reading.get(shards, execution_id)).cancel_requested_at is None
+    await closing.cancel(shards, actor, execution_id, reason="wrong")
+    assert (await reading.get(shards, execution_id)).cancel_requested_at is not None
 
 
 async def test_not_found_and_unknown_are_different_answers(shards: Shards) -> None:

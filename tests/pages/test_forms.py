@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harvest_console.pages.forms import Problem, new_form, posted_form
+from harvest_console.pages.forms import Problem, new_form, posted_form, with_schema_problems
 from harvest_console.pages.forms.reading import values_of_json
 from harvest_console.pages.forms.schema import build_form
 from harvest_console.pages.forms.writing import json_of_form
@@ -74,6 +74,19 @@ def test_other_numbers_are_not_rounded(number: str) -> None:
 def test_what_is_no_whole_number_is_refused(word: str) -> None:
     _, problems = json_of_form(build_form(SCHEMA, {"v/card": "x", "v/cents": word}))
     assert [problem.pointer for problem in problems] == ["/cents"]
+
+
+def test_what_cannot_be_written_and_what_the_schema_refuses_are_told_together() -> None:
+    strict = {
+        "type": "object",
+        "properties": {"card": {"type": "string", "minLength": 3}, "cents": {"type": "integer", "minimum": 1}},
+        "required": ["card", "cents"],
+    }
+    form = with_schema_problems(posted_form(strict, "order", {"v/card": "4", "v/cents": "many"}), strict)
+    assert [problem.pointer for problem in form.problems] == ["/cents", "/card"]
+    assert "too short" in form.problems[1].message
+    right = posted_form(strict, "order", {"v/card": "4", "v/cents": "7"})
+    assert with_schema_problems(right, strict).problems == ()
 
 
 def test_an_optional_object_is_there_when_it_is_ticked() -> None:

@@ -12,8 +12,8 @@ from harvest import clock
 from harvest.errors import InvalidRequestError
 from harvest.shards import Shards
 from harvest.store import live as store_live
-from harvest.store.wakes import LIVE_CHANNEL
 from harvest.store.store import Store
+from harvest.store.wakes import LIVE_CHANNEL
 from harvest_console.live import Hub
 from harvest_console.live.hub import QUEUE_SIZE, RING_SIZE
 from harvest_console.live.topics import Topics, parse_topics
@@ -153,8 +153,8 @@ async def test_after_a_lost_connection_every_tab_reads_again(hub: Hub, shards: S
         await _next(stream)
         await _until(stream, "resync")
         await shards.store(0).write.write(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'harvest-listen-harvest_live' "
-            "and datname = current_database()"
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where application_name = 'harvest-listen-harvest_live' and datname = current_database()"
         )
         await _until(stream, "resync")  # it is lost
         await _until(stream, "resync")  # it is back

@@ -27,6 +27,7 @@ from typing import Any
 
 import pytest
 
+from harvest import Harvest
 from harvest.errors import DefinitionError
 from harvest.replay import guard
 from harvest.replay.context import WorkflowContext
@@ -63,6 +64,23 @@ FORBIDDEN: dict[str, tuple[Callable[[], Any], str]] = {
     "asyncio.to_thread": (lambda: asyncio.get_running_loop().run_in_executor(None, int), "activity"),
     "asyncio.new_event_loop": (lambda: asyncio.new_event_loop(), "activity"),
 }
+
+
+@Harvest().activity(name="charging")
+async def charge(cents: int) -> int:
+    return cents
+
+
+async def test_an_activity_cannot_be_called_in_a_step_as_if_it_were_a_function() -> None:
+    async def calls_it(ctx: WorkflowContext) -> int:
+        return await charge(5)  # type: ignore[operator, no-any-return]
+
+    failure = Driven(calls_it).failure
+    assert failure.type == "ForbiddenInWorkflowError"
+    assert "activity 'charging'" in failure.message
+    assert "use ctx.execute_activity(charge, …)" in failure.message
+    assert await charge(5) == 5, "outside it is the function itself"  # type: ignore[operator]
+
 
 # These need a running loop, leave something behind, or have nobody to connect to.
 ONLY_IN_A_STEP = {"asyncio.to_thread", "asyncio.new_event_loop", "tempfile", "socket.create_connection"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import math
@@ -343,3 +344,17 @@ def test_five_megabytes_are_encoded_in_a_fifth_of_a_second(value: Any) -> None:
         best = min(best, time.process_time() - began)
     assert 3_000_000 < len(data) < PAYLOAD_BYTES
     assert best < 0.2, f"{best * 1000:.0f} ms for {len(data):,} bytes"
+
+
+async def test_an_unawaited_value_is_refused_asking_for_its_await() -> None:
+    async def coroutine() -> int:
+        return 1
+
+    unawaited: list[Any] = [coroutine(), asyncio.ensure_future(coroutine()), asyncio.gather(coroutine())]
+    for value in unawaited:
+        with pytest.raises(PayloadError, match=r"\(is an `await` missing\?\)"):
+            payload.encode({"a": [value]})
+        await value
+    with pytest.raises(PayloadError) as told:
+        payload.encode(object())
+    assert "await" not in told.value.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -219,3 +220,25 @@ async def test_news_that_the_decision_has_seen_is_news_no_more(store: Store) -> 
     decide(batch, run)
     assert await committed(store, worker, batch) == {run: Answer.PASSED}
     assert await task_of(store, run) == (2, None)
+
+
+async def test_the_estimate_of_the_databases_clock_is_not_ahead_after_a_slow_commit(store: Store) -> None:
+    """Stamped by an estimate that is ahead, an event would lie beyond the one that the database stamps next."""
+    worker = await a_worker(store)
+    run = await a_run(store, worker)
+    batch = Batch()
+    decide(batch, run)
+    await store.scan.write(
+        """create function dawdle() returns trigger language plpgsql as
+           $$ begin perform pg_sleep(0.3); return new; end $$"""
+    )
+    await store.scan.write(
+        "create trigger dawdles before update on harvest_executions for each row execute function dawdle()"
+    )
+    try:
+        assert await committed(store, worker, batch) == {run: Answer.PASSED}
+        estimate = store.clock.now()
+        now = await one(store, "select clock_timestamp()")
+        assert now - timedelta(seconds=0.2) < estimate <= now
+    finally:
+        await store.scan.write("drop function dawdle cascade")

@@ -16,6 +16,7 @@ from harvest.errors import (
     ExecutionNotFoundError,
     IdempotencyConflictError,
     InputInvalidError,
+    InvalidRequestError,
     OutcomeUnknownError,
     ShardUnavailableError,
     WorkflowNotRegisteredError,
@@ -133,6 +134,15 @@ _SIGNAL = Doc(
 )
 
 
+@post(
+    ["/workflows/{execution_id:str}/signal", "/workflows/by-id/{workflow_name:str}/{workflow_id:str}/signal"],
+    include_in_schema=False,
+)
+async def signal_without_a_name() -> Response[bytes]:
+    """The name is a part of the path."""
+    raise InvalidRequestError("the signal's name is missing: it must follow /signal/", field="signal_name")
+
+
 @post("/workflows/{execution_id:str}/signal/{signal_name:str}", status_code=202, opt={"doc": _SIGNAL})
 async def signal_execution(
     request: AnyRequest, shards: Shards, actor: Actor, execution_id: str, signal_name: str, body: bytes
@@ -216,4 +226,11 @@ async def terminate_execution(
     )
 
 
-handlers = [start_workflow, signal_execution, signal_by_id, cancel_execution, terminate_execution]
+handlers = [
+    start_workflow,
+    signal_without_a_name,
+    signal_execution,
+    signal_by_id,
+    cancel_execution,
+    terminate_execution,
+]

@@ -33,6 +33,7 @@ def _filter(query: FilterQuery, order: str = "desc") -> ListFilter:
     words = (word.strip().upper() for word in (query.state or "").split(","))
     return ListFilter(
         states=tuple(word for word in words if word),
+        blocked=query.blocked,
         workflow_name=query.workflow_name or None,
         workflow_id=query.workflow_id or None,
         started_after=query.started_after,

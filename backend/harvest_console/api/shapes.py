@@ -119,9 +119,10 @@ class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FilterQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which executions; `state` takes several words with commas between them."""
+    """Which executions; `state` takes several words with commas between them, `blocked=true` those that stand still."""
 
     state: Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": _STATES})] | None = None
+    blocked: bool = False
     workflow_name: Annotated[str, Meta(max_length=NAME_BYTES)] | None = None
     workflow_id: Annotated[str, Meta(max_length=WORKFLOW_ID_BYTES)] | None = None
     started_after: Instant | None = None

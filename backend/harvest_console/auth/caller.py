@@ -75,6 +75,12 @@ def actor_of(connection: Connection, name: str) -> Actor:
     )
 
 
+def is_admin_token(settings: Settings, token: str) -> bool:
+    """Whether `token` is the console's, compared in constant time."""
+    expected = settings.admin_token
+    return expected is not None and hmac.compare_digest(token.strip().encode(), expected.encode())
+
+
 async def identify(connection: Connection) -> Caller | None:
     """The caller by bearer token, else by session cookie; None when the request claims to be nobody.
 
@@ -84,9 +90,7 @@ async def identify(connection: Connection) -> Caller | None:
     header = connection.headers.get("authorization")
     if header is not None:
         scheme, _, token = header.partition(" ")
-        expected = settings.admin_token
-        known = expected is not None and hmac.compare_digest(token.strip().encode(), expected.encode())
-        if scheme.lower() != "bearer" or not known:
+        if scheme.lower() != "bearer" or not is_admin_token(settings, token):
             raise UnauthenticatedError("the Authorization header does not carry this console's token")
         return Caller(actor_of(connection, TOKEN_ACTOR))
     claimed = read_cookie(connection, settings)
@@ -95,6 +99,14 @@ async def identify(connection: Connection) -> Caller | None:
     sessions: Sessions = connection.app.state.sessions
     session = await sessions.verify(claimed)
     return Caller(actor_of(connection, session.actor), session) if session else None
+
+
+def presumed(connection: Connection) -> Caller | None:
+    """Whose cookie it is by its seal alone, for pages that no guard stands before; grants nothing."""
+    claimed = read_cookie(connection, settings_of(connection))
+    if claimed is None or claimed.expires_at <= clock.now():
+        return None
+    return Caller(actor_of(connection, claimed.actor), claimed)
 
 
 def caller_of(connection: Connection) -> Caller | None:

@@ -29,6 +29,14 @@ class _Holder(msgspec.Struct):
     url: str = ""
 
 
+def running_address(path: Path) -> str | None:
+    """The address that the development setup of a folder announced last; None if there is none."""
+    try:
+        return msgspec.json.decode((path / _LOCK_FILE).read_bytes(), type=_Holder).url or None
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 class DataFolder:
     """One development setup's folder, held by at most one process."""
 

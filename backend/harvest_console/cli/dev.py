@@ -19,6 +19,7 @@ from harvest_console.cli import loop, schema
 from harvest_console.cli.data_folder import AlreadyRunningError, DataFolder
 from harvest_console.cli.listener import listen
 from harvest_console.cli.options import address_options, data_dir_option, set_up_logging
+from harvest_console.cli.signin_link import link_line, new_link
 from harvest_console.cli.supervisor import WorkerProcess
 from harvest_console.settings import Settings, browser_url
 
@@ -63,6 +64,7 @@ def dev(app: str, host: str, port: int, shards: int | None, workers: int, data_d
             host=host,
             port=port,
             admin_token=token or configuration.local_token(data_dir),
+            token_signin=token is not None,
             data_dir=data_dir,
         )
         loop.run(_run(settings, app, workers, listener))
@@ -118,10 +120,11 @@ async def _serve_console(settings: Settings, listener: socket.socket, stop: asyn
         shards = await Shards.open(settings.urls)
         try:
             await _workers_registered(shards, workers, stop)
-            link = await _sign_in_link(shards, settings.base_url)
         finally:
             await shards.close()
-        click.echo(f"sign in, once and within 10 minutes: {link}")
+        if stop.is_set():  # also when the workers could not load the app: nothing is ready then
+            return
+        click.echo(link_line(await new_link(settings.urls, settings.base_url)))
         click.echo(f"ready {settings.base_url}")
 
     await serve(create_app(settings), listener, stop, ready)
@@ -137,9 +140,3 @@ async def _workers_registered(shards: Shards, count: int, stop: asyncio.Event) -
         return stop.is_set() or all(sum(worker.alive for worker in shard.workers) >= count for shard in answer.shards)
 
     await clock.until(known, within=_WORKERS_START_SECONDS, every=0.1)
-
-
-async def _sign_in_link(shards: Shards, base_url: str) -> str:
-    from harvest.operations import signin
-
-    return await signin.create_link(shards, base_url)

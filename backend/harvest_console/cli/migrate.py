@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from harvest.errors import HarvestError
 from harvest_console import settings as configuration
 from harvest_console.cli import schema
 from harvest_console.cli.options import data_dir_option, set_up_logging
@@ -32,7 +33,10 @@ def run(data_dir: Path) -> None:
 @migrate.command("status")
 @data_dir_option
 def status(data_dir: Path) -> None:
-    """Show each shard's schema level beside this release's. Exit status 1 if one differs or does not answer."""
+    """Show each shard's schema level beside this release's.
+
+    Exit status 1 if one differs or does not answer, or a database is another shard than it is configured as.
+    """
     sys.exit(_show(asyncio.run(schema.levels(configuration.find_databases(os.environ, data_dir)))))
 
 
@@ -40,7 +44,9 @@ def _show(levels: dict[int, int | Exception]) -> int:
     from harvest.store.migrate import SCHEMA_LEVEL
 
     for shard_id, level in levels.items():
-        if isinstance(level, Exception):
+        if isinstance(level, HarvestError):
+            click.echo(f"shard {shard_id}: {level.message}")
+        elif isinstance(level, Exception):
             click.echo(f"shard {shard_id}: no answer ({schema.reason(level)})")
         else:
             click.echo(f"shard {shard_id}: level {level}, this release has {SCHEMA_LEVEL}")

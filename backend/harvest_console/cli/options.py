@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from harvest_console.settings import DEFAULT_DATA_DIR, DEFAULT_PORT
+from harvest_console.settings import DEFAULT_PORT
+from harvest_console.tokens import DEFAULT_DATA_DIR
 
 F = TypeVar("F", bound=Callable[..., Any])
 

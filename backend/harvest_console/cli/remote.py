@@ -13,12 +13,19 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 import msgspec
 
-DEFAULT_URL: Final = "http://127.0.0.1:8400/api/harvest"
+API_PATH: Final = "/api/harvest"
+DEFAULT_URL: Final = f"http://127.0.0.1:8400{API_PATH}"
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 refused, or the run did not complete; 2 used wrongly; 3 the console or a shard does not "
     "answer, or the outcome is unknown; 4 the run is still open."
 )
 _SECONDS: Final = 45.0
+_OPTIONS: Final = {
+    "Authorization": "the token",
+    "X-Harvest-Actor": "--actor",
+    "X-Request-Id": "--request-id",
+    "Idempotency-Key": "--idempotency-key",
+}
 
 
 class RemoteError(click.ClickException):
@@ -32,7 +39,7 @@ class RemoteError(click.ClickException):
 
 
 class AddressError(RemoteError):
-    """The address that was given is none."""
+    """The address that was given is none, or a header cannot carry what was given."""
 
     exit_code = 2
 
@@ -79,7 +86,7 @@ class Remote(msgspec.Struct, frozen=True):
         self, method: str, parts: tuple[str, ...], query: dict[str, object], body: bytes | None, headers: dict[str, str]
     ) -> Answer:
         pairs = {name: value for name, value in query.items() if value is not None}
-        url = "/".join([self.base_url.rstrip("/"), *(quote(part, safe="") for part in parts)])
+        url = "/".join([api_root(self.base_url), *(quote(part, safe="") for part in parts)])
         url += f"?{urlencode(pairs)}" if pairs else ""
         headers = {"Accept": "application/json", "X-Harvest-Source": "cli", **headers}
         for name, value in (("X-Harvest-Actor", self.actor), ("X-Request-Id", self.request_id)):
@@ -87,10 +94,12 @@ class Remote(msgspec.Struct, frozen=True):
                 headers[name] = value
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
+        for name, value in headers.items():
+            _check_header(name, value)
         try:
             request = urllib.request.Request(url, data=body, headers=headers, method=method)
             with _opener(url).open(request, timeout=_SECONDS) as response:
-                return Answer(response.status, response.read())
+                return _checked(Answer(response.status, response.read()), self.base_url)
         except urllib.error.HTTPError as error:
             with error:
                 raise _refusal(error.code, error.read(), self.base_url) from None
@@ -101,10 +110,45 @@ class Remote(msgspec.Struct, frozen=True):
             raise UnreachableError(_unreachable(self.base_url, reason)) from None
 
 
+def api_root(base_url: str) -> str:
+    """Where the API is for an address that names it, or the console that serves it at its root."""
+    base_url = base_url.rstrip("/")
+    return base_url if urlsplit(base_url).path else base_url + API_PATH
+
+
+def is_local(url: str) -> bool:
+    """Whether an address is of this machine."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_header(name: str, value: str) -> None:
+    """Refuse what a header cannot carry, without repeating it: it may be the token."""
+    if value.isascii() and value.isprintable():
+        return
+    option = _OPTIONS.get(name, name)
+    raise AddressError(f"{option} holds a character that a header cannot carry; write it in printable ASCII")
+
+
+def _checked(answer: Answer, base_url: str) -> Answer:
+    """The answer, if it is one of the API: a JSON object, or nothing at all."""
+    if answer.status != 204:
+        try:
+            msgspec.json.decode(answer.body, type=dict[str, msgspec.Raw])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise UnreachableError(
+                f"{base_url} answered {answer.status}, and not as Harvest's API does: is {API_PATH} missing at its end?"
+            ) from None
+    return answer
+
+
 def _opener(url: str) -> urllib.request.OpenerDirector:
     """One that follows no redirect, and asks this machine without a proxy."""
     handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-    if _is_local(urlsplit(url).hostname or ""):
+    if is_local(url):
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers)
 
@@ -114,13 +158,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         """Follow nothing."""
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _unreachable(base_url: str, reason: object) -> str:
@@ -143,6 +180,8 @@ def _refusal(status: int, body: bytes, base_url: str) -> RemoteError:
     if status == 401:
         lines[0] += ": give the console's HARVEST_ADMIN_TOKEN with --token or HARVEST_TOKEN"
     for each in problem.get("problems", ()):
+        if f"{each.get('pointer') or '/'}: {each.get('message')}" in problem["detail"]:
+            continue
         lines.append(f"  {each.get('pointer') or '/'}: {each.get('message')}")
     if problem.get("slug") == "outcome_unknown" and "idempotency_key" in problem:
         lines.append(f"  repeat it with --idempotency-key {problem['idempotency_key']}")

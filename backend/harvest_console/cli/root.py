@@ -11,6 +11,10 @@ import click
 VERBS = {
     "dev": ("harvest_console.cli.dev:dev", "Run everything on this machine: databases, console and workers."),
     "serve": ("harvest_console.cli.serve:serve", "Run the console on databases that exist."),
+    "signin-link": (
+        "harvest_console.cli.signin_link:signin_link",
+        "Print another link that signs a browser in to the console.",
+    ),
     "worker": ("harvest_console.cli.worker:worker", "Run a worker with the workflows of an app."),
     "migrate": ("harvest_console.cli.migrate:migrate", "Bring the databases to this release's schema, or show theirs."),
     "workflow": ("harvest_console.cli.workflow:workflow", "Start, list, look at, signal, cancel and end workflows."),

@@ -9,10 +9,14 @@ from harvest.errors import HarvestError, ShardUnavailableError
 
 
 async def levels(urls: Mapping[int, str]) -> dict[int, int | Exception]:
-    """Each shard's schema level (0: an empty database), or why it did not answer."""
-    from harvest.store.migrate import schema_level
+    """Each shard's schema level (0: an empty database), or why it did not answer or is refused."""
+    from harvest.store.migrate import check_shard, schema_level
 
-    answers = await asyncio.gather(*(schema_level(url) for url in urls.values()), return_exceptions=True)
+    async def level(shard_id: int, url: str) -> int:
+        await check_shard(url, shard_id)
+        return await schema_level(url)
+
+    answers = await asyncio.gather(*(level(*item) for item in urls.items()), return_exceptions=True)
     found: dict[int, int | Exception] = {}
     for shard_id, answer in zip(urls, answers, strict=True):
         if isinstance(answer, BaseException) and not isinstance(answer, Exception):
@@ -22,11 +26,12 @@ async def levels(urls: Mapping[int, str]) -> dict[int, int | Exception]:
 
 
 async def bring_up(urls: Mapping[int, str]) -> None:
-    """Migrate the shards whose level differs from this release's.
+    """Migrate the shards whose level differs from this release's, and write into each which shard it is.
 
-    Raises ShardUnavailableError when a database does not answer, SchemaLevelError when one is newer.
+    Raises ShardUnavailableError when a database does not answer, SchemaLevelError when one is newer, WrongShardError
+    when one is another shard.
     """
-    from harvest.store.migrate import SCHEMA_LEVEL, upgrade
+    from harvest.store.migrate import SCHEMA_LEVEL, name_shard, upgrade
 
     for shard_id, level in (await levels(urls)).items():
         if isinstance(level, HarvestError):
@@ -37,6 +42,8 @@ async def bring_up(urls: Mapping[int, str]) -> None:
             ) from level
         if level != SCHEMA_LEVEL:
             await upgrade(urls[shard_id], shard_id=shard_id)
+        else:
+            await name_shard(urls[shard_id], shard_id)
 
 
 def reason(error: Exception) -> str:

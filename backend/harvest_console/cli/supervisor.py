@@ -24,7 +24,8 @@ _USAGE_ERROR = 2
 class WorkerProcess:
     """One `harvest worker` child. After a crash it is started again, each time after a longer pause.
 
-    `misconfigured` is set when the very first start ends with a usage error: repeating it would mend nothing.
+    `misconfigured` is set when the very first start ends with a usage error: repeating it would mend nothing. Of
+    several that cannot load the app, the first alone says why.
     """
 
     def __init__(self, number: int, app: str, environment: Mapping[str, str], misconfigured: asyncio.Event) -> None:
@@ -66,7 +67,7 @@ class WorkerProcess:
         pause, first = FIRST_PAUSE, True
         while not self._stopping.is_set():
             began = clock.monotonic()
-            code = await self._run_once()
+            code = await self._run_once(quiet=first and self._number > 1)
             if self._stopping.is_set():
                 return
             if first and code == _USAGE_ERROR:
@@ -79,10 +80,11 @@ class WorkerProcess:
             await clock.wait_event(self._stopping, pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _run_once(self) -> int:
+    async def _run_once(self, *, quiet: bool) -> int:
         # A session of its own keeps a terminal's Ctrl-C from the child: the order of the end is the parent's to choose.
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
+            *(["--quiet-load"] if quiet else []),
             env=self._environment,
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,16 @@ import click
 import msgspec
 from msgspec import Raw
 
-from harvest_console.cli.remote import DEFAULT_URL, EXIT_STATUSES, Answer, Remote, RemoteError, StillOpenError
+from harvest_console.cli.remote import (
+    DEFAULT_URL,
+    EXIT_STATUSES,
+    Answer,
+    Remote,
+    RemoteError,
+    StillOpenError,
+    is_local,
+)
+from harvest_console.tokens import DEFAULT_DATA_DIR, find_token
 
 REUSE: Final = ("allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running")
 CONFLICT: Final = ("unspecified", "fail", "use_existing", "terminate_existing")
@@ -44,6 +54,13 @@ def with_session(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option("--base-url", envvar="HARVEST_URL", default=DEFAULT_URL, show_default=True, help="Where the API is.")
     @click.option("--token", envvar=["HARVEST_TOKEN", "HARVEST_ADMIN_TOKEN"], help="Bearer token [env HARVEST_TOKEN].")
+    @click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=DEFAULT_DATA_DIR,
+        show_default=True,
+        help="Where a `harvest dev` on this machine keeps the token that is taken without --token.",
+    )
     @click.option("--actor", envvar="HARVEST_ACTOR", help="For whom you act; the audit log keeps it.")
     @click.option("--request-id", help="An id of yours for this request; the audit log keeps it.")
     @click.option("--output", type=click.Choice(["pretty-json", "json"]), default="pretty-json", show_default=True)
@@ -52,11 +69,14 @@ def with_session(command: Callable[..., None]) -> Callable[..., None]:
         *,
         base_url: str,
         token: str | None,
+        data_dir: Path,
         actor: str | None,
         request_id: str | None,
         output: str,
         **kwargs: Any,
     ) -> None:
+        # What `harvest dev` keeps in its folder is sent to this machine alone.
+        token = token or (find_token(os.environ, data_dir) if is_local(base_url) else None)
         remote = Remote(base_url=base_url, token=token, actor=actor, request_id=request_id)
         command(Session(remote, pretty=output == "pretty-json"), **kwargs)
 
@@ -106,6 +126,14 @@ def json_options(what: str, help: str) -> Callable[[Callable[..., None]], Callab
 def _located(name: str | None, target: str) -> list[str]:
     """The path of an execution: by its id, or by type and workflow id."""
     return ["workflows", "by-id", name, target] if name else ["workflows", target]
+
+
+def _execution_id(session: Session, name: str | None, target: str) -> str:
+    """The execution id; asked for where the target is the workflow id of a type."""
+    if name is None:
+        return target
+    found = msgspec.json.decode(session.remote.get(*_located(name, target)).body, type=dict[str, Any])
+    return str(found["execution_id"])
 
 
 BY_NAME = click.option("--workflow-name", help="Take the argument as the workflow id of this type.")
@@ -185,14 +213,16 @@ def get(session: Session, execution: str, workflow_name: str | None) -> None:
 
 @workflow.command()
 @click.argument("execution")
+@BY_NAME
 @click.option("--after", type=int, help="Only events after this event id.")
 @click.option("--before", type=int, help="Only events before this event id.")
 @click.option("--limit", type=click.IntRange(1, 1000), help="Events of the page; 100 if not given.")
 @click.option("--order", type=click.Choice(["asc", "desc"]), help="Oldest first unless desc.")
 @with_session
-def history(session: Session, execution: str, **query: Any) -> None:
+def history(session: Session, execution: str, workflow_name: str | None, **query: Any) -> None:
     """Show a window of an execution's history."""
-    session.show(session.remote.get("workflows", execution, "history", **query))
+    found = _execution_id(session, workflow_name, execution)
+    session.show(session.remote.get("workflows", found, "history", **query))
 
 
 @workflow.command()
@@ -212,7 +242,7 @@ def result(session: Session, execution: str, workflow_name: str | None, wait: fl
     if answer.status == 204:
         raise StillOpenError(f"execution {execution} is still open")
     session.show(answer)
-    if msgspec.json.decode(answer.body)["state"] != "COMPLETED":
+    if msgspec.json.decode(answer.body).get("state") != "COMPLETED":
         sys.exit(RemoteError.exit_code)
 
 
@@ -240,17 +270,21 @@ def signal(
 
 @workflow.command()
 @click.argument("execution")
+@BY_NAME
 @click.option("--reason", default="", help="Why; the history and the audit log keep it.")
 @with_session
-def cancel(session: Session, execution: str, reason: str) -> None:
+def cancel(session: Session, execution: str, workflow_name: str | None, reason: str) -> None:
     """Ask an execution to end in its own time."""
-    session.show(session.remote.post("workflows", execution, "cancel", body=msgspec.json.encode({"reason": reason})))
+    found = _execution_id(session, workflow_name, execution)
+    session.show(session.remote.post("workflows", found, "cancel", body=msgspec.json.encode({"reason": reason})))
 
 
 @workflow.command()
 @click.argument("execution")
+@BY_NAME
 @click.option("--reason", default="", help="Why; the history and the audit log keep it.")
 @with_session
-def terminate(session: Session, execution: str, reason: str) -> None:
+def terminate(session: Session, execution: str, workflow_name: str | None, reason: str) -> None:
     """End an execution at once; its code does not run again."""
-    session.show(session.remote.post("workflows", execution, "terminate", body=msgspec.json.encode({"reason": reason})))
+    found = _execution_id(session, workflow_name, execution)
+    session.show(session.remote.post("workflows", found, "terminate", body=msgspec.json.encode({"reason": reason})))

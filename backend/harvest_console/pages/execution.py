@@ -12,6 +12,7 @@ from harvest.errors import HarvestError
 from harvest.history.ids import parse_execution_id
 from harvest.operations import reading
 from harvest.operations.views import EventView, ExecutionDetail, FailureView, is_open
+from harvest.operations.waiting import OWN_CODE
 from harvest.shards import Shards
 from harvest_console.pages.blocking import block_text
 from harvest_console.pages.payloads import payload_head, plain_text
@@ -99,9 +100,19 @@ async def run_context(shards: Shards, run: ExecutionDetail) -> dict[str, Any]:
         "result": payload_head(run.result) if run.state == "COMPLETED" else None,
         "memo": payload_head(run.memo),
         "ending": _ending(run),
+        "unserved": _unserved(run),
+        "own_code": run.waiting == OWN_CODE,
         "ended_by": _ended_by(last),
         "successor": plain_text(last.data.get("new_execution_id")) if last else "",
     }
+
+
+def _unserved(run: ExecutionDetail) -> list[str]:
+    """Queues that something of an open run waits in and that no living worker takes work from."""
+    if not is_open(run.state):
+        return []
+    waiting = [one.queue for one in run.pending.activities if one.state == "PENDING" and not one.queue_served]
+    return sorted({*waiting, *([] if run.queue_served else [run.queue])})
 
 
 def causes(failure: FailureView | None) -> list[FailureView]:

@@ -22,7 +22,16 @@ from harvest.operations import definitions, reading, signalling
 from harvest.operations.actor import Actor
 from harvest.operations.views import ExecutionDetail, is_open
 from harvest.shards import Shards
-from harvest_console.pages.forms import ADD, REMOVE, SHOW, PayloadForm, Problem, new_form, posted_form
+from harvest_console.pages.forms import (
+    ADD,
+    REMOVE,
+    SHOW,
+    PayloadForm,
+    Problem,
+    new_form,
+    posted_form,
+    with_schema_problems,
+)
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, posted
 from harvest_console.rendering import build_url, render, render_region
 from harvest_console.rendering.json_text import head_of
@@ -60,7 +69,7 @@ async def send_signal(request: AnyRequest, shards: Shards, actor: Actor, executi
     if fields.keys() & {SHOW, ADD, REMOVE}:
         return again(200, payload if payload.tab == "raw" else payload.with_problems(()))
     if payload.problems:
-        return again(422, payload)
+        return again(422, with_schema_problems(payload, declared.get(name, {})))
     try:
         sent = await signalling.signal(
             shards, actor, run.execution_id, name, payload.complete.encode(), idempotency_key=key or None

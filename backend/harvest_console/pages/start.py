@@ -22,7 +22,16 @@ from harvest.operations import definitions, starting
 from harvest.operations.actor import Actor
 from harvest.operations.definitions import Definition
 from harvest.shards import Shards
-from harvest_console.pages.forms import ADD, REMOVE, SHOW, PayloadForm, Problem, new_form, posted_form
+from harvest_console.pages.forms import (
+    ADD,
+    REMOVE,
+    SHOW,
+    PayloadForm,
+    Problem,
+    new_form,
+    posted_form,
+    with_schema_problems,
+)
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, posted
 from harvest_console.rendering import build_url, render, render_region
 from harvest_console.rendering.json_text import head_of
@@ -84,6 +93,7 @@ async def start(request: AnyRequest, shards: Shards, actor: Actor) -> Response[A
     if fields.keys() & {SHOW, ADD, REMOVE}:
         return _form_page(request, definition, form, payload.with_problems(_of_tab(payload)), status=200)
     if payload.problems:
+        payload = with_schema_problems(payload, definition.input_schema)
         return _form_page(request, definition, form, payload, status=422)
     try:
         started = await starting.start(

@@ -33,6 +33,7 @@ class Query(Struct, frozen=True, kw_only=True):
     """What the address of a list asks for, but for the page of it."""
 
     states: tuple[str, ...] = ()
+    blocked: bool = False
     type: str = ""
     id: str = ""
     after: datetime | None = None
@@ -44,6 +45,7 @@ class Query(Struct, frozen=True, kw_only=True):
         """The filter of operations; `before` and `after` narrow it."""
         return ListFilter(
             states=self.states,
+            blocked=self.blocked,
             workflow_name=self.type or None,
             workflow_id=self.id or None,
             started_after=max(filter(None, (self.after, after)), default=None),
@@ -55,6 +57,7 @@ class Query(Struct, frozen=True, kw_only=True):
         """The parameters of an address; those that say nothing are left out."""
         values: dict[str, Any] = {
             "state": list(self.states),
+            "blocked": "1" if self.blocked else None,
             "type": self.type,
             "id": self.id,
             "after": link_text(self.after),
@@ -67,7 +70,7 @@ class Query(Struct, frozen=True, kw_only=True):
     @property
     def narrowed(self) -> bool:
         """Whether anything is filtered."""
-        return bool(self.states or self.type or self.id or self.after or self.before)
+        return bool(self.states or self.blocked or self.type or self.id or self.after or self.before)
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -82,6 +85,7 @@ async def workflows_page(
     request: AnyRequest,
     shards: Shards,
     states: States = None,
+    blocked: str = "",
     type: str = "",
     id: str = "",
     after: str = "",
@@ -92,7 +96,7 @@ async def workflows_page(
     cursor: str = "",
 ) -> Page:
     """The list with its filters."""
-    query, problem = _query(states, type, id, after, before, tz, order, size)
+    query, problem = _query(states, blocked, type, id, after, before, tz, order, size)
     shown, counted, types = await asyncio.gather(_read(shards, query, cursor), _count(shards, query), _types(shards))
     zone = zone_named(read_preferences(request.cookies).zone)
     base = base_path(request)
@@ -106,6 +110,7 @@ async def workflows_page(
         after_text=input_text(query.after, zone),
         before_text=input_text(query.before, zone),
         chips=[_chip(query, word, base) for word in _offered(query)],
+        blocked_url=build_url(base, "/workflows", **query.parameters(blocked=None if query.blocked else "1")),
         clear_url=build_url(base, "/workflows"),
         sizes=[(size, build_url(base, "/workflows", **query.parameters(size=size))) for size in SIZES],
         section="workflows",
@@ -119,6 +124,7 @@ async def workflows_region(
     request: AnyRequest,
     shards: Shards,
     states: States = None,
+    blocked: str = "",
     type: str = "",
     id: str = "",
     after: str = "",
@@ -129,7 +135,7 @@ async def workflows_region(
     top: str = "",
 ) -> Page:
     """The rows that a tab shows, read again: what started after `top` is counted, never pushed under the pointer."""
-    query, _ = _query(states, type, id, after, before, "", order, size)
+    query, _ = _query(states, blocked, type, id, after, before, "", order, size)
     first = read_instant(top, "", "top")
     until = first + timedelta(microseconds=1) if first else None
     pinned = until is not None and query.order == "desc" and not cursor
@@ -142,7 +148,15 @@ async def workflows_region(
 
 
 def _query(
-    states: list[str] | None, type: str, id: str, after: str, before: str, tz: str, order: str, size: int
+    states: list[str] | None,
+    blocked: str,
+    type: str,
+    id: str,
+    after: str,
+    before: str,
+    tz: str,
+    order: str,
+    size: int,
 ) -> tuple[Query, str]:
     """The query of an address. What is not right is left out and told, so that the filter bar stays usable."""
     known = [word.upper() for word in states or []]
@@ -156,6 +170,7 @@ def _query(
             problems.append(error.message + ".")
     query = Query(
         states=tuple(dict.fromkeys(word for word in known if word in State.__members__)),
+        blocked=blocked in ("1", "true"),
         type=type.strip(),
         id=id.strip(),
         after=times["after"],

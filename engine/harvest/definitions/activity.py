@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from harvest.definitions.options import ActivityOptions, Retry, activity_options
 from harvest.definitions.signature import Signature, signature_of
-from harvest.errors import DefinitionError
+from harvest.definitions.step import current as step
+from harvest.errors import DefinitionError, ForbiddenInWorkflowError
 from harvest.history import payload
 from harvest.history.ids import ExecutionId
 
@@ -93,7 +94,14 @@ class ActivityDefinition(Generic[P, R]):
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function here and now, outside any workflow."""
+        """Run the function here and now, outside any workflow; raises ForbiddenInWorkflowError inside one."""
+        if step.active:
+            called = getattr(self.function, "__name__", self.name)
+            raise ForbiddenInWorkflowError(
+                f"workflow code called activity {self.name!r} itself, which would run again with every replay: "
+                f"use ctx.execute_activity({called}, …)",
+                call=self.name,
+            )
         return self.function(*args, **kwargs)
 
     def with_options(

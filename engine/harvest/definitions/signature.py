@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from harvest.errors import DefinitionError, PayloadDecodeError
+from harvest.errors import DefinitionError, PayloadDecodeError, ResultTypeError
 from harvest.history import payload
 
 REQUIRED: Final = inspect.Parameter.empty
@@ -96,6 +96,25 @@ class Signature:
             raise PayloadDecodeError(f"{self.what} misses its argument {parameter.name!r}", parameter=parameter.name)
         return parameter.default
 
+    def encode_result(self, value: Any) -> bytes:
+        """A result as history keeps it.
+
+        Raises ResultTypeError for one that the declared type cannot be read back from, and PayloadError as `encode`.
+        """
+        data = payload.encode(value, what=f"the result of {self.what}")
+        if self.result is Any:
+            return data
+        try:
+            self.result_decoder.decode(data)
+        except Exception as error:  # a type's own __post_init__ may raise anything
+            declared, came = _type_name(self.result), _type_name(type(value))
+            raise ResultTypeError(
+                f"{self.what} is declared to return {declared}, but returned {came}: {error}",
+                declared=declared,
+                returned=came,
+            ) from None
+        return data
+
     def canonical(self, data: bytes) -> bytes:
         """Recorded arguments decoded with today's types and encoded again: equal means harmless evolution."""
         return payload.encode_canonical(self.decode(data))
@@ -143,6 +162,10 @@ def signature_of(function: Callable[..., Any], *, skip: int, what: str) -> Signa
             raise DefinitionError(f"parameter {parameter.name!r} of {what} is keyword-only; make it positional")
         parameters.append(Parameter(parameter.name, hints.get(parameter.name, Any), parameter.default))
     return Signature(parameters, hints.get("return", Any), what=what)
+
+
+def _type_name(of_type: Any) -> str:
+    return "None" if of_type is type(None) else inspect.formatannotation(of_type)
 
 
 def _default(parameter: Parameter) -> Schema:

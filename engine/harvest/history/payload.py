@@ -20,6 +20,7 @@ _canonical = msgspec.json.Encoder(order="deterministic")
 _skipping = msgspec.json.Decoder(msgspec.Raw)
 _packer = msgspec.msgpack.Encoder()
 _non_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+_awaitable = re.compile(r"\bof type (coroutine|_asyncio\.Task|[\w.]*Future) ")
 _finite = json.JSONEncoder(allow_nan=False, check_circular=False, skipkeys=True, default=lambda _: None)
 _TO_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
@@ -38,7 +39,8 @@ def encode(value: Any, *, what: str = "payload") -> bytes:
     except RecursionError:
         raise PayloadError(f"{what} is nested deeper than {NESTING} levels", problem="nesting") from None
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise PayloadError(f"{what} cannot be written as JSON: {error}", problem="type") from error
+        missing = " (is an `await` missing?)" if _awaitable.search(str(error)) else ""
+        raise PayloadError(f"{what} cannot be written as JSON: {error}{missing}", problem="type") from error
     # msgspec writes NaN and infinities as null, and as text where they are keys: only such output can hold one.
     if NULL in data or b'nan":' in data or b'inf":' in data:
         _refuse_non_finite(value, what)

@@ -24,9 +24,13 @@ COUNT_CAP: Final = 10_000
 
 
 class ListFilter(Struct, frozen=True, kw_only=True):
-    """Which executions, and in which order of their start. Empty and None are any; `started_before` is exclusive."""
+    """Which executions, and in which order of their start. Empty and None are any; `started_before` is exclusive.
+
+    `blocked` asks for the open runs that stand still alone.
+    """
 
     states: tuple[str, ...] = ()
+    blocked: bool = False
     workflow_name: str | None = None
     workflow_id: str | None = None
     started_after: datetime | None = None
@@ -116,6 +120,7 @@ def _filter(wanted: ListFilter) -> rows.ExecutionFilter:
     states = tuple(sorted({State[word] for word in wanted.states}))
     return rows.ExecutionFilter(
         states=states if len(states) < len(State) else (),
+        blocked=wanted.blocked,
         workflow_name=wanted.workflow_name,
         workflow_id=wanted.workflow_id,
         started_after=wanted.started_after,

@@ -54,6 +54,7 @@ class ShardOverview(Struct, frozen=True, kw_only=True):
     open: int = 0
     open_capped: bool = False
     blocked: int = 0
+    blocked_capped: bool = False
     failed: int = 0
     failed_capped: bool = False
     oldest: OldestOpen | None = None
@@ -70,6 +71,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     open: int
     open_capped: bool
     blocked: int
+    blocked_capped: bool
     failed: int
     failed_capped: bool
     oldest: OldestOpen | None
@@ -97,6 +99,7 @@ async def overview(shards: Shards) -> Overview:
         open=sum(shard.open for shard in found),
         open_capped=any(shard.open_capped for shard in found),
         blocked=sum(shard.blocked for shard in found),
+        blocked_capped=any(shard.blocked_capped for shard in found),
         failed=sum(shard.failed for shard in found),
         failed_capped=any(shard.failed_capped for shard in found),
         oldest=min((shard.oldest for shard in found if shard.oldest), key=lambda run: run.started_at, default=None),
@@ -118,7 +121,8 @@ def _shard(shard_id: int, found: rows.OverviewRows) -> ShardOverview:
         available=True,
         open=min(figures["open"], rows.CAP),
         open_capped=figures["open"] > rows.CAP,
-        blocked=figures["blocked"],
+        blocked=min(figures["blocked"], rows.CAP),
+        blocked_capped=figures["blocked"] > rows.CAP,
         failed=min(figures["failed"], rows.CAP),
         failed_capped=figures["failed"] > rows.CAP,
         oldest=oldest,

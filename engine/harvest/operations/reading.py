@@ -31,11 +31,12 @@ from harvest.operations.views import (
     event_view,
     execution_fields,
     failure_view,
+    head_text,
     is_open,
     payload_view,
     state_word,
 )
-from harvest.operations.waiting import waiting_text
+from harvest.operations.waiting import OWN_CODE, waiting_text
 from harvest.shards import Shards
 from harvest.store import reads
 
@@ -44,6 +45,7 @@ MOST_WAIT: Final = 30.0
 # Enough to name a large event: its fields before the large one.
 _EVENT_HEAD: Final = 4096
 _MOST_HOPS: Final = 1000
+_PARKED: Final = 2
 
 
 class HistoryPage(Struct, frozen=True, kw_only=True):
@@ -90,8 +92,12 @@ def _detail(rows: reads.DetailRows, shard_id: int, href: str) -> ExecutionDetail
     if is_open(fields["state"]) and fields["waiting"] is None:
         timers = [timer["fires_at"] for timer in rows.timers]
         fields["waiting"] = waiting_text([task["name"] for task in rows.activities], min(timers, default=None))
+        if fields["waiting"] is None and row["task_state"] == _PARKED and not row["blocked"]:
+            fields["waiting"] = OWN_CODE
     return ExecutionDetail(
         **fields,
+        queue_served=row["queue_served"],
+        cancel_requested_at=row["cancel_requested_at"],
         input=_part(row, "input", href) or msgspec.Raw(b"null"),
         result=_part(row, "result", href),
         failure=failure_view(row["failure"]),
@@ -127,6 +133,9 @@ def _activity(row: Mapping[str, Any]) -> PendingActivity:
         next_try_at=None if running else row["due"],
         timeout_at=row["timeout_at"],
         cancel_requested=row["cancel_requested"],
+        heartbeat_at=row["heartbeat_at"],
+        heartbeat_head=None if row["heartbeat_head"] is None else head_text(row["heartbeat_head"]),
+        queue_served=row["queue_served"],
         last_failure=failure_view(row["last_failure"]),
     )
 

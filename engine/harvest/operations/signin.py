@@ -62,8 +62,21 @@ async def spend_link(shards: Shards, actor: Actor, token: str) -> Session:
     try:
         await _spend(shards, token)
     except SigninLinkError as error:
-        await auditing.record(shards, actor, "console.signin", "session", "-", "failed", error.message)
+        await note_refusal(shards, actor, error.message)
         raise
+    return await begin_session(shards, actor)
+
+
+async def note_refusal(shards: Shards, actor: Actor, why: str) -> None:
+    """Audit that `actor` was not let in."""
+    await auditing.record(shards, actor, "console.signin", "session", "-", "failed", why)
+
+
+async def begin_session(shards: Shards, actor: Actor) -> Session:
+    """A session for somebody who has proved who they are, on all shards that answer; audited.
+
+    `actor` says from where; its name is replaced by the session's. Raises ShardUnavailableError when no shard answers.
+    """
     secret = clock.random_bytes(SECRET_BYTES)
     short = _digest(secret).hex()[:8]
     name = f"session:{short}"

@@ -96,6 +96,10 @@ async def start(
     _check_choice("conflict_policy", conflict_policy, CONFLICT_POLICIES)
     if idempotency_key is not None:
         check_text(idempotency_key, what="idempotency_key")
+    if workflow_id and not workflow_id.strip():
+        raise InvalidRequestError(
+            "workflow_id holds nothing but white space: name the run, or leave it out", field="workflow_id"
+        )
     # Without an id the key stands in for it: a repeated request is placed on the same shard (answers 2).
     chosen = workflow_id or (f"key-{idempotency_key}" if idempotency_key else None) or str(mint_execution_id(0))
     check_text(chosen, what="workflow_id", most=WORKFLOW_ID_BYTES)

@@ -80,7 +80,11 @@ class FailureView(Struct, frozen=True, kw_only=True):
 
 
 class PendingActivity(Struct, frozen=True, kw_only=True):
-    """An activity that has not ended: `state` is PENDING or RUNNING, `next_try_at` is set while it waits for a try."""
+    """An activity that has not ended: `state` is PENDING or RUNNING, `next_try_at` is set while it waits for a try.
+
+    `heartbeat_head` has the first characters of what its last heartbeat told, which may be of the attempt before.
+    `queue_served` tells whether a living worker takes work from its queue.
+    """
 
     seq: int
     name: str
@@ -92,6 +96,9 @@ class PendingActivity(Struct, frozen=True, kw_only=True):
     next_try_at: datetime | None
     timeout_at: datetime | None
     cancel_requested: bool
+    heartbeat_at: datetime | None
+    heartbeat_head: str | None
+    queue_served: bool
     last_failure: FailureView | None
 
 
@@ -111,7 +118,14 @@ class Pending(Struct, frozen=True, kw_only=True):
 
 
 class ExecutionDetail(ExecutionView, frozen=True, kw_only=True):
-    """One execution with its payloads and what it has under way."""
+    """One execution with its payloads and what it has under way.
+
+    `queue_served` tells whether a living worker takes work from its queue; `cancel_requested_at` is when it was asked
+    to cancel.
+    """
+
+    queue_served: bool
+    cancel_requested_at: datetime | None
 
     input: Payload
     result: Payload | None

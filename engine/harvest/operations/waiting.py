@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,9 @@ from harvest.operations.views import ExecutionView, blocked_view, is_open
 from harvest.shards import Shards
 from harvest.store import reads
 from harvest.store.store import Store
+
+# What a parked run waits for when nothing of it is recorded.
+OWN_CODE: Final = "something in its own code (an Event, a Queue, a Lock)"
 
 
 def waiting_text(activities: Sequence[str], timer: datetime | None) -> str | None:

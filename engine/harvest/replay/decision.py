@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from harvest.errors import PayloadError
-from harvest.history import payload
+from harvest.errors import PayloadError, ResultTypeError
 from harvest.history.events import (
     EventKind,
     Failure,
@@ -69,8 +68,8 @@ def history_cap(events: int, size: int) -> Outcome | None:
 def _completed(run: Run) -> Outcome:
     assert run.main is not None
     try:
-        result = payload.encode(run.main.result(), what=f"the result of {run.definition.signature.what}")
-    except PayloadError as error:
+        result = run.definition.signature.encode_result(run.main.result())
+    except (PayloadError, ResultTypeError) as error:
         return failed(failure_of(error))
     completed = WorkflowCompleted(output=Raw(result), unhandled_signals=run.unhandled_signals())
     return Outcome(EventKind.WORKFLOW_COMPLETED, encode_data(completed), result=result)

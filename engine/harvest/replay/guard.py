@@ -23,6 +23,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from harvest.definitions.step import current as _step
 from harvest.errors import ForbiddenInWorkflowError
 
 _STDLIB: Final = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen"})
@@ -71,15 +72,6 @@ _SHIMS: Final[tuple[tuple[Any, str, str], ...]] = (
 
 
 _ENGINE: Final = "harvest.replay.run"
-
-
-class _Step(threading.local):
-    """Whether this thread is in a step."""
-
-    active = False
-
-
-_step = _Step()
 
 
 def enter() -> bool:
@@ -144,7 +136,7 @@ def _shim(real: Callable[..., Any], name: str, instead: str) -> Callable[..., An
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if _step.active:
             caller = sys._getframe(1)
-            if not _is_standard_library(caller.f_code.co_filename) and not _is_machinery(caller):
+            if not is_standard_library(caller.f_code.co_filename) and not _is_machinery(caller):
                 raise ForbiddenInWorkflowError(
                     f"workflow code called {name}, which a replay cannot repeat: {instead}", call=name
                 )
@@ -156,5 +148,6 @@ def _shim(real: Callable[..., Any], name: str, instead: str) -> Callable[..., An
     return guarded
 
 
-def _is_standard_library(filename: str) -> bool:
+def is_standard_library(filename: str) -> bool:
+    """Whether a source file is Python's own, and no installed package's."""
     return filename.startswith(_STDLIB) and "-packages" not in filename

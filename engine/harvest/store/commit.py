@@ -17,7 +17,6 @@ from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
-from harvest import clock
 from harvest.history.states import FIRST_CLOSED
 from harvest.store.pool import Connection
 from harvest.store.store import Store
@@ -399,11 +398,10 @@ def parameters(worker: UUID, batch: Batch) -> list[Any]:
 
 async def commit(store: Store, connection: Connection, worker: UUID, batch: Batch) -> dict[UUID, Answer]:
     """Commit a batch on `connection` and say what became of each decision."""
-    sent = clock.monotonic()
     needs = tuple(bool(rows) for rows in batch.optional)
     rows = await connection.fetch(statement(needs), *parameters(worker, batch))
     if rows:
-        store.clock.observe(rows[0]["now"], sent, clock.monotonic())
+        store.clock.observe(rows[0]["now"])
     answers = {row["execution_id"]: Answer.PASSED for row in rows}
     if len(answers) < len(batch.decisions):
         await _explain(connection, worker, batch, answers)

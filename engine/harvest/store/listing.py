@@ -39,10 +39,11 @@ Anchor = tuple[datetime, UUID]
 
 
 class ExecutionFilter(Struct, frozen=True, kw_only=True):
-    """Which executions; an empty tuple and None are any. `started_before` is exclusive."""
+    """Which executions; empty and None are any. `started_before` is exclusive; `blocked` asks for those alone."""
 
     tenant: str = "default"
     states: tuple[State, ...] = ()
+    blocked: bool = False
     workflow_name: str | None = None
     workflow_id: str | None = None
     started_after: datetime | None = None
@@ -77,13 +78,22 @@ def _branches(
     descending: bool,
     limit: int,
 ) -> list[Select[Any]]:
-    """One query for each walk of an index: a state each, or the whole when no state is asked for."""
+    """One query for each walk of an index: a state each, or the whole when no state is asked for or all are blocked."""
     base = select(*shown).where(*_bounds(wanted, anchor, descending=descending))
+    if wanted.blocked:
+        base = base.where(EXECUTIONS.c.blocked.is_not(None))
     if wanted.workflow_id is not None:
         if wanted.states:
             base = base.where(_in_states(wanted))
         return [_with_id(base, wanted, wanted.workflow_id, descending=descending, limit=limit)]
-    if wanted.workflow_name is not None:
+    if wanted.blocked:
+        # Those have an index of their own, which is short: the rest of the filter is read off its rows.
+        if wanted.workflow_name is not None:
+            base = base.where(EXECUTIONS.c.workflow_name == wanted.workflow_name)
+        if wanted.states:
+            base = base.where(_in_states(wanted))
+        walks = [base]
+    elif wanted.workflow_name is not None:
         base = _walking(base, EXECUTIONS.c.workflow_name, wanted.workflow_name, descending=descending)
         if wanted.states:
             base = base.where(_in_states(wanted))

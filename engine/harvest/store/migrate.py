@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 
 from harvest import clock
-from harvest.errors import SchemaLevelError
+from harvest.errors import SchemaLevelError, WrongShardError
 from harvest.history.events import FORMAT
 
 if TYPE_CHECKING:
@@ -40,8 +40,41 @@ async def schema_level(url: str) -> int:
         await connection.close(timeout=2)
 
 
-async def check(url: str) -> None:
-    """Refuse a database that this release cannot work with; raises SchemaLevelError saying what to do."""
+def _require_shard(named: int | None, shard_id: int) -> None:
+    if named is not None and named != shard_id:
+        raise WrongShardError(
+            f"this database is shard {named}, but it is configured as shard {shard_id}: give shard {shard_id} its own "
+            f"database, or this one the number {named}, in HARVEST_DATABASE_URLS",
+            found=named,
+            configured=shard_id,
+        )
+
+
+async def check_shard(url: str, shard_id: int) -> None:
+    """Refuse a database that was named another shard; raises WrongShardError. One without a name passes."""
+    connection = await asyncpg.connect(url, timeout=5)
+    try:
+        if await connection.fetchval("select to_regclass('harvest_meta')") is not None:
+            _require_shard(await connection.fetchval("select shard_id from harvest_meta"), shard_id)
+    finally:
+        await connection.close(timeout=2)
+
+
+async def name_shard(url: str, shard_id: int) -> None:
+    """Write into a migrated database which shard it is, for good; raises WrongShardError if it is another."""
+    connection = await asyncpg.connect(url, timeout=5)
+    try:
+        await connection.execute("update harvest_meta set shard_id = $1 where shard_id is null", shard_id)
+        _require_shard(await connection.fetchval("select shard_id from harvest_meta"), shard_id)
+    finally:
+        await connection.close(timeout=2)
+
+
+async def check(url: str, shard_id: int) -> None:
+    """Refuse a database that cannot be worked with as this shard.
+
+    Raises SchemaLevelError, or WrongShardError for one that is another shard; both say what to do.
+    """
     level = await schema_level(url)
     if level < SCHEMA_LEVEL:
         raise SchemaLevelError(
@@ -51,10 +84,11 @@ async def check(url: str) -> None:
         )
     connection = await asyncpg.connect(url, timeout=5)
     try:
-        row = await connection.fetchrow("select format_min, format_max from harvest_meta")
+        row = await connection.fetchrow("select format_min, format_max, shard_id from harvest_meta")
     finally:
         await connection.close(timeout=2)
     assert row is not None
+    _require_shard(row["shard_id"], shard_id)
     if row["format_min"] > FORMAT or row["format_max"] > FORMAT:
         raise SchemaLevelError(
             f"the database holds event format {row['format_max']}, this release reads up to {FORMAT}: "
@@ -65,7 +99,12 @@ async def check(url: str) -> None:
 
 
 async def upgrade(url: str, *, shard_id: int | None = None) -> None:
-    """Apply what is missing. Safe to call from several processes at once; a newer schema is refused untouched."""
+    """Apply what is missing, and write down which shard it is. Safe to call from several processes at once.
+
+    A newer schema and another shard's database are refused untouched.
+    """
+    if shard_id is not None:
+        await check_shard(url, shard_id)
     if await schema_level(url) > SCHEMA_LEVEL:
         raise SchemaLevelError(
             f"the database is newer (level {await schema_level(url)}) than this release (level {SCHEMA_LEVEL}): "
@@ -80,7 +119,7 @@ async def upgrade(url: str, *, shard_id: int | None = None) -> None:
                 await clock.sleep(clock.jittered(0.2))
             await _run_alembic(url)
             if shard_id is not None:
-                await lock.execute("update harvest_meta set shard_id = $1 where shard_id is null", shard_id)
+                await name_shard(url, shard_id)
         finally:
             await lock.close(timeout=2)
 

@@ -17,12 +17,13 @@ _OLDEST: Final = " union all ".join(
     for state in State
     if state.is_open
 )
-# Blocked runs are counted among the open ones that were looked at anyway.
 FIGURES: Final = f"""
-    select open.count as open, open.blocked, failed.count as failed,
+    select open.count as open, blocked.count as blocked, failed.count as failed,
            oldest.execution_id as oldest_id, oldest.workflow_name as oldest_name, oldest.started_at as oldest_at
-    from (select count(*), count(blocked) as blocked
-          from (select blocked from harvest_executions where state < {FIRST_CLOSED} limit {CAP + 1}) o) open
+    from (select count(*)
+          from (select from harvest_executions where state < {FIRST_CLOSED} limit {CAP + 1}) o) open
+    cross join (select count(*)
+          from (select from harvest_executions where blocked is not null limit {CAP + 1}) b) blocked
     cross join (select count(*)
           from (select from harvest_executions where state in ({int(State.FAILED)}, {int(State.TIMED_OUT)})
                 and closed_at > clock_timestamp() - interval '24 hours' limit {CAP + 1}) f) failed

@@ -8,7 +8,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from harvest.history.events import EventKind
 from harvest.history.states import FIRST_CLOSED
+from harvest.store.appends import ONCE_KEY
 from harvest.store.pool import Record
 from harvest.store.store import Store
 
@@ -28,16 +30,37 @@ def _capped(column: str) -> str:
     )
 
 
+def _served(queue: str) -> str:
+    """Whether a living worker takes work from a queue; there are a handful of workers."""
+    return (
+        "exists (select from harvest_workers w where w.lease_until > clock_timestamp() and w.status = 'active' "
+        f"and {queue} = any(w.queues))"
+    )
+
+
 _DETAIL: Final = f"""
     select {", ".join("e." + name.strip() for name in EXECUTION_COLUMNS.split(","))},
            d.blocked as blocked_details, d.failure, d.codec,
+           (select state from harvest_workflow_tasks t where t.execution_id = e.execution_id) as task_state,
+           {_served("e.queue")} as queue_served,
+           (select created_at from harvest_dedupe x where x.execution_id = e.execution_id and x.kind = {ONCE_KEY}
+              and x.key = '{EventKind.WORKFLOW_CANCEL_REQUESTED.word}') as cancel_requested_at,
            {_capped("input")}, {_capped("result")}, {_capped("memo")}
     from harvest_executions e left join harvest_execution_details d using (execution_id)
     where e.execution_id = $1
 """
 _ACTIVITIES: Final = f"""
-    select seq, name, queue, attempt, state, scheduled_at, started_at, due, timeout_at, cancel_requested, last_failure
-    from harvest_activity_tasks where execution_id = $1 order by seq limit {PENDING_SHOWN + 1}
+    select a.seq, a.name, a.queue, a.attempt, a.state, a.scheduled_at, a.started_at, a.due, a.cancel_requested,
+           a.last_failure, case when a.state = 1 and h.attempt = a.attempt then h.at end as heartbeat_at,
+           substring(h.details for $2) as heartbeat_head,
+           {_served("a.queue")} as queue_served,
+           case when a.state = 1 then least(
+               a.schedule_to_close_at, a.started_at + a.start_to_close * interval '1 second',
+               coalesce(case when h.attempt = a.attempt then h.at end, a.started_at)
+                   + a.heartbeat * interval '1 second')
+           else a.timeout_at end as timeout_at
+    from harvest_activity_tasks a left join harvest_heartbeats h using (execution_id, seq)
+    where a.execution_id = $1 order by a.seq limit {PENDING_SHOWN + 1}
 """
 _TIMERS: Final = f"""
     select seq, fires_at from harvest_timers where execution_id = $1 order by seq limit {PENDING_SHOWN + 1}
@@ -60,7 +83,7 @@ async def detail(store: Store, execution_id: UUID, *, inline: int, head: int) ->
             return None
         if row["state"] >= FIRST_CLOSED:
             return DetailRows(row, [], [])
-        activities = await connection.fetch(_ACTIVITIES, execution_id)
+        activities = await connection.fetch(_ACTIVITIES, execution_id, head)
         timers = await connection.fetch(_TIMERS, execution_id)
         return DetailRows(row, activities, timers)
 

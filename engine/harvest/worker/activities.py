@@ -17,7 +17,6 @@ from harvest import clock
 from harvest.definitions.activity import ActivityContext, ActivityDefinition, ActivityInfo
 from harvest.definitions.registry import Registry
 from harvest.errors import PayloadError
-from harvest.history import payload
 from harvest.history.events import (
     ActivityCompleted,
     ActivityFailed,
@@ -246,7 +245,7 @@ class ActivityRunner:
             else:
                 async with asyncio.timeout(attempt.start_to_close) as limit:
                     value = await self._call(attempt, definition, arguments)
-            output = payload.encode(value, what=f"the result of {definition.signature.what}")
+            output = definition.signature.encode_result(value)
             return Ended(
                 EventKind.ACTIVITY_COMPLETED,
                 encode_data(ActivityCompleted(output=Raw(output), attempt=attempt.attempt)),

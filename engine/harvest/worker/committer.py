@@ -409,7 +409,7 @@ class Committer:
         """Put a run aside with its reason."""
         self._counters.blocked += 1
         work.blocked_count += 1
-        _log.error("execution %s is blocked: %s", work.execution_id, error.message)
+        _log.error("execution %s is blocked: %s", work.execution_id, error.message.partition("\n")[0].rstrip(":"))
         self._recovery.block(work, self._let_go(work), error)
 
     def _drop(self, work: Work) -> None:

@@ -70,3 +70,20 @@ class Counters(Struct):
     refused_release: int = 0
     slow_steps: int = 0
     leases_lost: int = 0
+
+    def summary(self) -> str:
+        """What people want to know of a worker that has ended, in one line."""
+        told = [
+            f"{self.closed:,} runs closed",
+            f"{self.passed:,} decisions ({self.decisions_cold:,} cold)",
+            f"{self.activities_completed:,} activities completed",
+        ]
+        troubles = {
+            "activities failed": self.activities_failed,
+            "runs blocked": self.blocked,
+            "decisions fenced": self.fenced,
+            "commits unknown": self.unknown,
+            "slow steps": self.slow_steps,
+            "leases lost": self.leases_lost,
+        }
+        return ", ".join(told + [f"{count:,} {what}" for what, count in troubles.items() if count])

@@ -130,23 +130,7 @@ class Scanner:
         if lost.workers:
             _log.warning("shard %s: freed what %d lost workers held", self._store.shard_id, len(lost.workers))
             self._store.waker.wake(None)
-        failure = Failure(
-            type="WorkerKilled",
-            message=f"the worker died {STRIKES} times while it ran this activity",
-            non_retryable=True,
-        )
-        ends = [
-            results.ActivityEnd(
-                execution_id,
-                seq,
-                attempt,
-                None,
-                EventKind.ACTIVITY_FAILED,
-                encode_data(ActivityFailed(failure=failure, attempt=attempt)),
-            )
-            for execution_id, seq, attempt in lost.struck_out
-        ]
-        await self._append(ends)
+        await self._append([_worker_killed(*struck_out) for struck_out in lost.struck_out])
 
     async def heartbeats(self) -> None:
         """Write this process's heartbeats, and learn which running attempts nobody waits for any more."""
@@ -205,6 +189,9 @@ class Scanner:
                 self._runner.dismiss(attempt)
 
     def _verdict(self, overdue: upkeep.Overdue) -> results.ActivityEnd | results.ActivityRetry:
+        if not overdue.running and overdue.strikes >= STRIKES:
+            # Whoever freed it died before it was ended.
+            return _worker_killed(overdue.execution_id, overdue.seq, overdue.attempt)
         timeout = _timeout_type(overdue)
         last = msgspec.json.decode(overdue.last_failure, type=Failure) if overdue.last_failure else None
         if timeout in ("start_to_close", "heartbeat"):
@@ -232,6 +219,16 @@ class Scanner:
             appended = await results.end_activities(self._store, ends)
             for holder in set(appended.woken.values()):
                 self._store.waker.wake(holder)
+
+
+def _worker_killed(execution_id: UUID, seq: int, attempt: int) -> results.ActivityEnd:
+    failure = Failure(
+        type="WorkerKilled",
+        message=f"the worker died {STRIKES} times while it ran this activity",
+        non_retryable=True,
+    )
+    data = encode_data(ActivityFailed(failure=failure, attempt=attempt))
+    return results.ActivityEnd(execution_id, seq, attempt, None, EventKind.ACTIVITY_FAILED, data)
 
 
 def _timeout_type(overdue: upkeep.Overdue) -> str:

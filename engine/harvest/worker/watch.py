@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
+import itertools
 import logging
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +24,7 @@ import msgspec
 
 from harvest import clock
 from harvest.errors import StepTooLongError
+from harvest.replay.guard import is_standard_library
 from harvest.store.fleet import LEASE_SECONDS, RENEW_SECONDS, renew
 from harvest.store.pool import LOST
 from harvest.store.store import Store
@@ -31,6 +34,7 @@ _log = logging.getLogger("harvest.worker")
 SLOW_STEP = 0.05
 LONG_STEP = 5.0
 LAST_WORD = 10.0
+STACK_FRAMES = 20
 EXIT_HUNG = 70
 
 
@@ -49,6 +53,7 @@ class StepWatch:
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self.stack = ""
+        self._logged: dict[str, list[tuple[str, str]]] = {}
 
     def begin(self, name: str) -> None:
         """A step of this workflow type begins."""
@@ -82,8 +87,7 @@ class StepWatch:
             if self._interrupted_at is None and now - self._began > LONG_STEP:
                 self._interrupted_at = now
                 frame = sys._current_frames().get(self._thread)
-                self.stack = "".join(traceback.format_stack(frame, limit=20)) if frame else ""
-                _log.error("breaking into a step of workflow %r after %.0f s\n%s", self._name, LONG_STEP, self.stack)
+                self._note_stack(frame)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self._thread), ctypes.py_object(StepInterrupted)
                 )
@@ -91,6 +95,33 @@ class StepWatch:
                 _log.critical("workflow %r does not let go of the worker; ending the process", self._name)
                 faulthandler.dump_traceback(file=sys.stderr)
                 os._exit(EXIT_HUNG)
+
+    def _note_stack(self, frame: FrameType | None) -> None:
+        """Keep where the step is, and log it unless it was logged when this type was last broken into."""
+        found = _stack_of_users(frame)
+        self.stack = "".join(found.format())
+        where = [(each.filename, each.name) for each in found]
+        known = self._logged.get(self._name) == where
+        self._logged[self._name] = where
+        seen = ", where it was broken into before" if known else f"\n{self.stack}"
+        _log.error("breaking into a step of workflow %r after %g s%s", self._name, LONG_STEP, seen)
+
+
+def _stack_of_users(frame: FrameType | None) -> traceback.StackSummary:
+    """The user's own frames within the step, innermost last; all that led to it where there is none."""
+    frames = list(traceback.walk_stack(frame)) if frame is not None else []
+    step = itertools.takewhile(lambda each: not _is_drivers(each[0]), frames)
+    users = [each for each in step if _is_users(each[0])]
+    return traceback.StackSummary.extract(reversed((users or frames)[:STACK_FRAMES]))
+
+
+def _is_drivers(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("harvest.worker.")
+
+
+def _is_users(frame: FrameType) -> bool:
+    is_ours = str(frame.f_globals.get("__name__")).startswith("harvest.")
+    return not is_ours and not is_standard_library(frame.f_code.co_filename)
 
 
 class Lease:
@@ -127,12 +158,19 @@ class WatchThread:
         self._steps = steps
         self._counters = counters
         self._on_lost = on_lost
+        self._leases_over = threading.Event()
+        self._leases_ended = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="harvest-watch", daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def end_leases(self) -> None:
+        """Renew no more, but go on watching; returns when no renewal is under way or two seconds have passed."""
+        self._leases_over.set()
+        self._leases_ended.wait(2)
 
     def stop(self) -> None:
         """End; returns when the thread is gone or two seconds have passed."""
@@ -155,10 +193,12 @@ class WatchThread:
             for task in renewing:
                 if task.done() and (error := task.exception()) is not None:
                     raise error
+            if self._leases_over.is_set() and renewing:
+                await _cancelled(renewing)
+                renewing = []
+                self._leases_ended.set()
             await clock.sleep(0.2)
-        for task in renewing:
-            task.cancel()
-        await asyncio.gather(*renewing, return_exceptions=True)
+        await _cancelled(renewing)
 
     async def _keep(self, lease: Lease) -> None:
         connection: asyncpg.Connection[Any] | None = None
@@ -196,3 +236,9 @@ class WatchThread:
             return
         lease.renewed(sent)
         lease.store.hints.watched = watched
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,8 +10,10 @@ from uuid import UUID
 from msgspec import Struct
 
 from harvest.history.events import Event
+from harvest.replay import unwinding
 from harvest.replay.run import Run
 from harvest.worker.options import Counters
+from harvest.worker.watch import StepInterrupted, StepWatch
 
 
 class Result(Struct, frozen=True):
@@ -69,12 +71,13 @@ class Work:
 class Residents:
     """Parked runs in memory, least recently used first, bounded by entries and bytes (design 6)."""
 
-    def __init__(self, entries: int, most_bytes: int, counters: Counters) -> None:
+    def __init__(self, entries: int, most_bytes: int, counters: Counters, steps: StepWatch) -> None:
         self._works: OrderedDict[UUID, tuple[Work, int]] = OrderedDict()
         self._entries = entries
         self._most_bytes = most_bytes
         self._bytes = 0
         self._counters = counters
+        self._steps = steps
 
     def __len__(self) -> int:
         return len(self._works)
@@ -106,9 +109,20 @@ class Residents:
         return entry[0]
 
     def let_go(self, work: Work) -> None:
-        """Unwind a run that nobody goes on with."""
+        """Unwind a run that nobody goes on with. Its code may hold this thread: a step like any other."""
         run, work.run = work.run, None
-        if run is not None and not run.release():
+        if run is None:
+            return
+        self._steps.begin(work.workflow_name)
+        try:
+            ended = run.release()
+        except StepInterrupted:
+            # Whatever of it still lives must not be collected in somebody else's step.
+            unwinding.keep([run])
+            ended = False
+        finally:
+            interrupted = self._steps.end() is not None
+        if interrupted or not ended:
             self._counters.refused_release += 1
 
     def clear(self, keep: Callable[[Work], bool] = lambda _: False) -> None:

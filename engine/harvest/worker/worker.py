@@ -48,7 +48,9 @@ class Worker:
         self._shards = shards
         self._started = False
         self._steps = StepWatch(self.counters)
-        self.residents = Residents(self.options.resident_entries, self.options.resident_bytes, self.counters)
+        self.residents = Residents(
+            self.options.resident_entries, self.options.resident_bytes, self.counters, self._steps
+        )
         self._runner = ActivityRunner(registry, self.options, self.counters)
         self._runner.on_end = self._ended
         self._parts = {
@@ -72,8 +74,8 @@ class Worker:
     async def start(self) -> None:
         """Join every shard that answers and begin; the others are joined when they do.
 
-        Raises SchemaLevelError for a shard that this release cannot work with, and the first shard's error when none
-        answers.
+        Raises SchemaLevelError for a shard that this release cannot work with, WrongShardError for a database that is
+        another shard, and the first shard's error when none answers.
         """
         guard.install()
         ordered.install()
@@ -124,10 +126,12 @@ class Worker:
         )
         await asyncio.gather(*(part.stop() for part in self._joined))
         if self._watch is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._watch.stop)
+            await asyncio.get_running_loop().run_in_executor(None, self._watch.end_leases)
         await asyncio.gather(*(self._leave(part) for part in self._joined))
         self.let_go_residents()
-        _log.info("worker %s has stopped: %s", self.options.display_name, self.counters)
+        if self._watch is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._watch.stop)
+        _log.info("worker %s has stopped: %s", self.options.display_name, self.counters.summary())
 
     def let_go_residents(self) -> None:
         """Forget every parked run: the next decision of each is cold."""
@@ -137,7 +141,7 @@ class Worker:
 
     async def _join(self, part: ShardWorker) -> None:
         """Introduce this worker to a shard: its lease there begins."""
-        await migrate.check(part.store.url)
+        await migrate.check(part.store.url, part.store.shard_id)
         sent = clock.monotonic()
         await fleet.register(part.store, self._row())
         part.lease.renewed(sent)
