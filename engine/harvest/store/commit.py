@@ -156,13 +156,19 @@ ready as materialized (
     select c.execution_id from current c
       join d on d.execution_id = c.execution_id and d.expected = c.next_event_id
 )"""
-_MERGED = """,
+# A run of many activities leaves as many dead entries in the index until it is vacuumed: what is merged now is at their
+# end, and without bounds each decision would walk over all of them.
+_MERGED_SEQS: Final = (
+    "(select min(seq) from unnest($17::int[]) as seq) and (select max(seq) from unnest($17::int[]) as seq)"
+)
+_MERGED = f""",
 mine as materialized (
     select a.execution_id, a.seq
       from harvest_activity_tasks a
       join unnest($16::uuid[], $17::int[], $18::int[]) as m(execution_id, seq, attempt)
         on m.execution_id = a.execution_id and m.seq = a.seq and m.attempt = a.attempt
      where a.execution_id = any(array(select execution_id from ready))
+       and a.seq between {_MERGED_SEQS}
        and a.worker is not distinct from $9 and a.state = 1
        for update of a skip locked
 )"""
@@ -267,10 +273,11 @@ task as (
      where t.execution_id = p.execution_id and p.state < 10 and (t.state <> p.task_state or t.strikes > 0)
        and t.execution_id = any(array(select execution_id from written where state < 10))
 )"""
-_MERGED_GONE = """,
+_MERGED_GONE = f""",
 merged_gone as (
     delete from harvest_activity_tasks a using mine m
      where a.execution_id = any(array(select execution_id from written))
+       and a.seq between {_MERGED_SEQS}
        and a.execution_id = m.execution_id and a.seq = m.seq
 )"""
 _SCHEDULED = """,

@@ -41,9 +41,12 @@ class Role(Struct, frozen=True):
     settings: dict[str, str] = {}
 
 
-COMMIT = Role("commit", 2, settings={"enable_nestloop": "off", "plan_cache_mode": "force_generic_plan"})
-CLAIM = Role("claim", 2, settings={"plan_cache_mode": "force_generic_plan"})
-SCAN = Role("scan", 2, settings={"plan_cache_mode": "force_generic_plan"})
+# Everything hot is reached by a key. A plan made while a table was small may read it from end to end, and is kept until
+# the next ANALYZE: with 20,000 parked runs each commit then took 17 ms.
+BY_KEY = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+COMMIT = Role("commit", 2, settings={"enable_nestloop": "off", **BY_KEY})
+CLAIM = Role("claim", 2, settings=BY_KEY)
+SCAN = Role("scan", 2, settings=BY_KEY)
 WRITE = Role("write", 8, limit=5.0, connect_limit=1.5, settings={"statement_timeout": "5000"})
 READ = Role(
     "read",
