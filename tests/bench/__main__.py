@@ -81,8 +81,8 @@ def page_of(report: Report) -> str:
     head = [
         "# Proof: the bench",
         "",
-        "Written by `make bench ARGS="all --proof"`; not edited by hand. One run on one server, fsync on, payloads of 250",
-        "bytes; medians where several runs are listed. (a) also names what was counted in the last run.",
+        'Written by `make bench ARGS="all --proof"`; not edited by hand. One run on one server, fsync on, payloads of',
+        "250 bytes; medians where several runs are listed. (a) also names what was counted in the last run.",
         "",
         f"- {report.at}, Python {report.python}, PostgreSQL {report.postgres}, {report.cpus} cores, "
         f"load {report.load_before} before and {report.load_after} after",
