@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from harvest.history.events import TERMINAL, EventKind
+from harvest.history.kinds import TERMINAL, EventKind
 from harvest.history.states import FIRST_CLOSED, State
 from tests.bench.floor_statement import Decision, Shape
 

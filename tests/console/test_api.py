@@ -7,8 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from harvest.history.events import EventKind, SignalReceived, encode_data
+from harvest.history.data import SignalReceived
+from harvest.history.events import encode_data
 from harvest.history.ids import mint_execution_id
+from harvest.history.kinds import EventKind
 from harvest.history.limits import REQUEST_BYTES
 from harvest.history.states import State
 from harvest.shards import Shards

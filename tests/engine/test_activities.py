@@ -14,7 +14,8 @@ from uuid import UUID
 import pytest
 
 from harvest import ActivityContext, ActivityError, ApplicationError, Harvest, Retry, WorkflowContext, clock
-from harvest.history.events import EventKind, Failure, RetryPolicy
+from harvest.history.data import Failure, RetryPolicy
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.worker.activities import retry_delay
 from harvest.worker.options import WorkerOptions

@@ -12,7 +12,7 @@ import pytest
 from msgspec import Struct
 
 from harvest import ActivityError, Harvest, WorkflowContext
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, eventually, history_of

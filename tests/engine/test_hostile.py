@@ -20,7 +20,7 @@ from harvest import (
     WorkflowFailedError,
 )
 from harvest.errors import HarvestError, PayloadError
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.operations import reading, signalling, starting
 from harvest.operations.actor import in_process
 from harvest.shards import Shards

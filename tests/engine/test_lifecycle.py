@@ -19,7 +19,7 @@ from harvest import (
     WorkflowHandle,
 )
 from harvest.errors import ExecutionClosedError, ExecutionNotFoundError, LimitError, ResultTimeoutError
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.operations import reading
 from harvest.shards import Shards
 from harvest.worker.worker import Worker

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from harvest import ActivityError, Harvest, Retry, WorkflowContext, WorkflowFailedError
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, history_of

@@ -11,7 +11,7 @@ import pytest
 
 from examples import shop
 from harvest import WorkflowFailedError, WorkflowHandle
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.operations import reading
 from harvest.shards import Shards
 from harvest.worker.worker import Worker

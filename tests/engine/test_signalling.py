@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from harvest import Harvest, WorkflowContext
 from harvest.errors import InputInvalidError
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from tests.support import at_work, history_of
 
 

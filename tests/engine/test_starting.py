@@ -22,7 +22,7 @@ from harvest.errors import (
     PayloadError,
     WorkflowNotRegisteredError,
 )
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.operations import reading, starting
 from harvest.operations.actor import in_process
 from harvest.shards import Shards

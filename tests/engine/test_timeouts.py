@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harvest import ActivityContext, ActivityTimeoutError, Harvest, Retry, WorkflowContext, clock
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.worker import activities
 from harvest.worker.options import WorkerOptions

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from harvest import Harvest, WorkflowContext
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.store import appends
 from harvest.worker.scanner import TimerLoop

@@ -16,7 +16,7 @@ import pytest
 from harvest import Harvest, clock
 from harvest.client import WorkflowHandle
 from harvest.errors import ExecutionClosedError, ShardUnavailableError, WorkflowNotRegisteredError
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest_console.embedded import EmbeddedPostgres
 from tests.faults.app import app, steps_signal_timer, three_steps

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harvest import Harvest
 from harvest.errors import WorkflowNotRegisteredError
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from tests.faults.app import app, long_and_signals, three_steps
 from tests.faults.process import WorkerProcess

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harvest import Harvest, WorkflowContext, clock
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.store import claims, fleet
 from harvest.store.listening import listen

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from harvest import Harvest, WorkflowContext
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.store import appends
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.store import Store

@@ -11,8 +11,10 @@ import asyncpg
 import msgspec
 from msgspec import Struct
 
-from harvest.history.events import EventKind, WorkflowStarted, encode_data
+from harvest.history.data import WorkflowStarted
+from harvest.history.events import encode_data
 from harvest.history.ids import business_key, mint_execution_id, partition_of
+from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.shards import Shards
 

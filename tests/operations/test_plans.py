@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from harvest import clock
-from harvest.history.events import EventKind, SignalReceived, encode_data
+from harvest.history.data import SignalReceived
+from harvest.history.events import encode_data
+from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.operations import reading
 from harvest.operations.listing import MOST_ROWS, ListFilter, list_executions

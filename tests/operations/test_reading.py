@@ -10,15 +10,10 @@ import pytest
 
 from harvest import clock
 from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadDecodeError, ShardUnavailableError
-from harvest.history.events import (
-    ActivityScheduled,
-    EventKind,
-    Failure,
-    SignalReceived,
-    WorkflowContinuedAsNew,
-    encode_data,
-)
+from harvest.history.data import ActivityScheduled, Failure, SignalReceived, WorkflowContinuedAsNew
+from harvest.history.events import encode_data
 from harvest.history.ids import mint_execution_id
+from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.operations import closing, reading
 from harvest.operations.actor import Actor

@@ -10,7 +10,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from harvest.history.events import COMMANDS, EventKind
+from harvest.history.kinds import COMMANDS, EventKind
 from harvest.replay.run import Run
 from tests.replay import program
 from tests.replay.oracle import Asked, Decided, Oracle, Recording, asked_by, end_of, fresh, let_go_of_all

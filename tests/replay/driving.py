@@ -9,18 +9,17 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from harvest.history.events import (
+from harvest.history.data import (
     ActivityCompleted,
     ActivityFailed,
-    Event,
-    EventKind,
     Failure,
     SignalReceived,
     TimerFired,
     WorkflowCancelRequested,
     WorkflowStarted,
-    encode_data,
 )
+from harvest.history.events import Event, encode_data
+from harvest.history.kinds import EventKind
 from harvest.replay.context import WorkflowContext
 from harvest.replay.decision import Outcome, outcome_of
 from harvest.replay.run import Run

@@ -12,7 +12,8 @@ from msgspec import Raw, Struct
 
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import NonDeterminismError
-from harvest.history.events import ActivityCompleted, EventKind
+from harvest.history.data import ActivityCompleted
+from harvest.history.kinds import EventKind
 from harvest.replay.run import Run
 from tests.replay.oracle import Oracle, Recording, fresh
 from tests.replay.player import NotingContext, activities, as_workflow

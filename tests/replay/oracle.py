@@ -15,22 +15,20 @@ import msgspec
 from msgspec import Raw, Struct
 
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.history.events import (
-    EMPTY,
+from harvest.history.data import (
     ActivityCompleted,
     ActivityFailed,
     ActivityStarted,
     ActivityTimedOut,
-    Event,
-    EventKind,
     Failure,
     SignalReceived,
     TimerFired,
     WorkflowCancelRequested,
     WorkflowStarted,
-    encode_data,
 )
+from harvest.history.events import EMPTY, Event, encode_data
 from harvest.history.ids import ExecutionId
+from harvest.history.kinds import EventKind
 from harvest.replay.commands import CancelActivity, CancelTimer, ScheduleActivity, StartTimer
 from harvest.replay.decision import Outcome, outcome_of
 from harvest.replay.run import Identity, Run

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.replay.context import WorkflowContext
 from tests.replay.driving import Driven
 

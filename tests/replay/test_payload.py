@@ -22,7 +22,9 @@ from msgspec import Struct
 
 from harvest.errors import HarvestError, PayloadDecodeError, PayloadError, PayloadTooLargeError
 from harvest.history import payload
-from harvest.history.events import ActivityCompleted, Event, EventKind, encode_data
+from harvest.history.data import ActivityCompleted
+from harvest.history.events import Event, encode_data
+from harvest.history.kinds import EventKind
 from harvest.history.limits import NESTING, PAYLOAD_BYTES
 from tests.scale import scale
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from harvest.errors import NonDeterminismError
-from harvest.history.events import Event, EventKind
+from harvest.history.events import Event
+from harvest.history.kinds import EventKind
 from harvest.replay import commands, context, ordered, run
 from harvest.replay.loop import WorkflowTask
 from harvest.replay.matching import Asked

@@ -11,7 +11,9 @@ from msgspec import Raw
 
 from harvest.errors import ActivityError, ActivityTimeoutError
 from harvest.history import payload
-from harvest.history.events import ActivityTimedOut, Event, EventKind, SignalReceived, encode_data
+from harvest.history.data import ActivityTimedOut, SignalReceived
+from harvest.history.events import Event, encode_data
+from harvest.history.kinds import EventKind
 from harvest.replay.context import WorkflowContext
 from harvest.replay.decision import outcome_of
 from harvest.replay.loop import WorkflowLoop

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID, uuid4
 
-from harvest.history.events import EventKind
 from harvest.history.ids import mint_execution_id
+from harvest.history.kinds import EventKind
 from harvest.store.commit import PARKED, Batch
 from harvest.store.store import Store
 

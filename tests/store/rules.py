@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.store import appends
 from harvest.store.audit import AuditEntry
 from harvest.store.commit import Answer, Batch, commit

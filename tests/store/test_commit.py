@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.store import Store
 from tests.store.rows import a_run, a_worker, activities_of, decide, next_id, one, task_of

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from harvest import clock
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.store import appends, claims, fleet, results, upkeep
 from harvest.store.commit import HELD, PARKED, Batch, commit

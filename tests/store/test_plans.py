@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.store import appends, claims, results, upkeep
 from harvest.store.commit import HELD, Batch, parameters, statement
 from harvest.store.pool import CLAIM, COMMIT, COMMON, SCAN, WRITE, Role

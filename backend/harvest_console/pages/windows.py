@@ -7,7 +7,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from harvest.history.events import TERMINAL
+from harvest.history.kinds import TERMINAL
 from harvest.operations import reading
 from harvest.operations.reading import HistoryPage
 from harvest.shards import Shards

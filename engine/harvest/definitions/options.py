@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from harvest.errors import DefinitionError
-from harvest.history.events import RetryPolicy
+from harvest.history.data import RetryPolicy
 from harvest.history.limits import check_text
 
 Jitter = Literal["none", "full", "equal"]

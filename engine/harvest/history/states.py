@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 
 
 class State(IntEnum):

@@ -6,8 +6,10 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from harvest.history.events import EventKind, WorkflowCancelRequested, WorkflowTerminated, encode_data
+from harvest.history.data import WorkflowCancelRequested, WorkflowTerminated
+from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId
+from harvest.history.kinds import EventKind
 from harvest.history.limits import REASON_CHARACTERS, check_text
 from harvest.history.states import State
 from harvest.operations.actor import Actor, audit_entry

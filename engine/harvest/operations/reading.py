@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadDecodeError
-from harvest.history.events import WorkflowContinuedAsNew
+from harvest.history.data import WorkflowContinuedAsNew
 from harvest.history.payload import CODEC_JSON
 from harvest.history.states import State
 from harvest.operations.asking import ask

@@ -8,8 +8,10 @@ from msgspec import Raw, Struct
 
 from harvest.errors import ExecutionClosedError, ExecutionNotFoundError, HarvestError
 from harvest.history import payload as payloads
-from harvest.history.events import EventKind, SignalReceived, encode_data
+from harvest.history.data import SignalReceived
+from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId
+from harvest.history.kinds import EventKind
 from harvest.history.large import warn_if_large
 from harvest.history.limits import check_text
 from harvest.operations import definitions

@@ -16,8 +16,10 @@ from harvest.errors import (
     InvalidRequestError,
 )
 from harvest.history import payload
-from harvest.history.events import EventKind, WorkflowStarted, WorkflowTerminated, encode_data
+from harvest.history.data import WorkflowStarted, WorkflowTerminated
+from harvest.history.events import encode_data
 from harvest.history.ids import business_key, mint_execution_id, partition_of
+from harvest.history.kinds import EventKind
 from harvest.history.large import warn_if_large
 from harvest.history.limits import WORKFLOW_ID_BYTES, check_text
 from harvest.history.states import State

@@ -12,7 +12,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-from harvest.history.events import Failure, kind_word
+from harvest.history.data import Failure
+from harvest.history.events import kind_word
 from harvest.history.payload import CODEC_JSON
 from harvest.history.states import State
 

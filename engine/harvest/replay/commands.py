@@ -9,14 +9,9 @@ from msgspec import Raw, Struct
 
 from harvest.definitions.activity import ActivityDefinition
 from harvest.definitions.options import ActivityOptions
-from harvest.history.events import (
-    ActivityScheduled,
-    Event,
-    EventKind,
-    TimerStarted,
-    encode_data,
-    kind_word,
-)
+from harvest.history.data import ActivityScheduled, TimerStarted
+from harvest.history.events import Event, encode_data, kind_word
+from harvest.history.kinds import EventKind
 
 Key = tuple[int, int]
 Difference = tuple[str, str]  # what is recorded, and what the code asks for instead

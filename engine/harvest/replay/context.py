@@ -16,7 +16,7 @@ from harvest.definitions.activity import ActivityDefinition
 from harvest.definitions.options import ActivityOptions
 from harvest.errors import InvalidRequestError
 from harvest.history import payload
-from harvest.history.events import RetryPolicy
+from harvest.history.data import RetryPolicy
 from harvest.history.ids import ExecutionId
 from harvest.history.limits import check_text
 from harvest.replay.commands import ScheduleActivity

@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from harvest.errors import PayloadError, ResultTypeError
-from harvest.history.events import (
-    EventKind,
-    Failure,
-    WorkflowCancelled,
-    WorkflowCompleted,
-    WorkflowFailed,
-    encode_data,
-)
+from harvest.history.data import Failure, WorkflowCancelled, WorkflowCompleted, WorkflowFailed
+from harvest.history.events import encode_data
+from harvest.history.kinds import EventKind
 from harvest.history.limits import HISTORY_BYTES_HARD, HISTORY_EVENTS_HARD
 from harvest.replay.failures import failure_of
 from harvest.replay.run import Run

@@ -6,7 +6,7 @@ import traceback
 from typing import Final
 
 from harvest.errors import ApplicationError
-from harvest.history.events import Failure
+from harvest.history.data import Failure
 from harvest.history.limits import NAME_BYTES
 
 TRACEBACK_CHARACTERS: Final = 16_000

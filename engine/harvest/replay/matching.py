@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harvest.errors import NonDeterminismError
-from harvest.history.events import Event, EventKind
+from harvest.history.events import Event
+from harvest.history.kinds import EventKind
 from harvest.replay.commands import CancelActivity, CancelTimer, Command, Key, ScheduleActivity, StartTimer, recorded_as
 
 _CANCELS = {CancelActivity: EventKind.ACTIVITY_SCHEDULED, CancelTimer: EventKind.TIMER_STARTED}

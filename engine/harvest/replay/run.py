@@ -26,17 +26,16 @@ from harvest.errors import (
     StepTooLongError,
 )
 from harvest.history import payload
-from harvest.history.events import (
-    COMMANDS,
+from harvest.history.data import (
     ActivityFailed,
     ActivityTimedOut,
-    Event,
-    EventKind,
     SignalReceived,
     WorkflowCancelRequested,
     WorkflowStarted,
 )
+from harvest.history.events import Event
 from harvest.history.ids import ExecutionId
+from harvest.history.kinds import COMMANDS, EventKind
 from harvest.history.limits import PENDING_OF_A_KIND
 from harvest.replay import guard, unwinding
 from harvest.replay.commands import (

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.store.audit import COLUMNS, AuditEntry
 from harvest.store.pool import Connection, Record

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from harvest.history.events import Event, EventKind
+from harvest.history.events import Event
+from harvest.history.kinds import EventKind
 from harvest.store.pool import Connection, Record
 from harvest.store.store import Store
 

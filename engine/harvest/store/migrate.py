@@ -16,7 +16,7 @@ from harvest.history.events import FORMAT
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_LEVEL: Final = 1
+SCHEMA_LEVEL: Final = 2
 LOCK_KEY: Final = 0x4841_5256  # "HARV"
 # Alembic's proxies are process-wide globals: one migration at a time in a process.
 _one_at_a_time = asyncio.Lock()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from harvest.history.events import EventKind
+from harvest.history.kinds import EventKind
 from harvest.history.states import FIRST_CLOSED
 from harvest.store.appends import ONCE_KEY
 from harvest.store.pool import Record

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, DateTime, Integer, MetaData, SmallInteger, Table, Text, Uuid, tuple_
+from sqlalchemy import Boolean, Column, ColumnElement, DateTime, Integer, MetaData, SmallInteger, Table, Text, Uuid, tuple_
 from sqlalchemy.dialects.postgresql.asyncpg import dialect as postgres_dialect
 from sqlalchemy.sql.expression import CompoundSelect, Select
 
@@ -57,6 +57,8 @@ EXECUTIONS: Final = Table(
     _text("build"),
     _text("waiting", nullable=True),
     _text("blocked", nullable=True),
+    Column("awaited", Boolean, nullable=True),
+    Column("close_policy", SmallInteger, nullable=True),
 )
 
 AUDIT_LOG: Final = Table(

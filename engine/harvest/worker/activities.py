@@ -17,17 +17,17 @@ from harvest import clock
 from harvest.definitions.activity import ActivityContext, ActivityDefinition, ActivityInfo
 from harvest.definitions.registry import Registry
 from harvest.errors import PayloadError
-from harvest.history.events import (
+from harvest.history.data import (
     ActivityCompleted,
     ActivityFailed,
     ActivityScheduled,
     ActivityTimedOut,
-    EventKind,
     Failure,
     RetryPolicy,
-    encode_data,
 )
+from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId
+from harvest.history.kinds import EventKind
 from harvest.replay.commands import ScheduleActivity
 from harvest.replay.failures import failure_of
 from harvest.worker.options import Counters, WorkerOptions

@@ -23,7 +23,8 @@ from harvest.errors import (
     OutcomeUnknownError,
     ShardUnavailableError,
 )
-from harvest.history.events import Event, EventKind
+from harvest.history.events import Event
+from harvest.history.kinds import EventKind
 from harvest.store import claims
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.pool import COMMIT, is_passing

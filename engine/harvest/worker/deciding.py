@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from harvest.definitions.registry import Registry
 from harvest.errors import DecisionFailedError, DefinitionMissingError, HarvestError, PayloadDecodeError
-from harvest.history.events import ActivityStarted, Event, EventKind, Failure, encode_data
+from harvest.history.data import ActivityStarted, Failure
+from harvest.history.events import Event, encode_data
 from harvest.history.ids import ExecutionId
+from harvest.history.kinds import EventKind
 from harvest.history.limits import HISTORY_BYTES_SOFT, HISTORY_EVENTS_SOFT, PAYLOAD_WARN_BYTES
 from harvest.history.states import CLOSES_AS, State
 from harvest.replay.commands import CancelActivity, CancelTimer, Command, Key, ScheduleActivity, StartTimer

@@ -13,7 +13,9 @@ import msgspec
 
 from harvest import clock
 from harvest.errors import ShardUnavailableError
-from harvest.history.events import ActivityFailed, ActivityTimedOut, EventKind, Failure, encode_data
+from harvest.history.data import ActivityFailed, ActivityTimedOut, Failure
+from harvest.history.events import encode_data
+from harvest.history.kinds import EventKind
 from harvest.history.limits import STRIKES
 from harvest.store import appends, fleet, results, upkeep
 from harvest.store.store import Store
