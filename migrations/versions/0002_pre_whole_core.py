@@ -21,10 +21,16 @@ CHILDREN = (
     ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 1)
     """,
     "create index harvest_children_parent on harvest_children (parent_execution_id)",
-    "create index harvest_deliveries_order on harvest_deliveries (source_execution_id, target_execution_id, delivery_id)",
+    """create index harvest_deliveries_order
+       on harvest_deliveries (source_execution_id, target_execution_id, delivery_id)""",
     "drop index harvest_deliveries_source",
     """alter table harvest_deliveries set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
        autovacuum_vacuum_cost_delay = 1)""",
+)
+# A workflow task in state 4 is that of a paused run: nobody claims it, and no wake changes it.
+PAUSED = (
+    """alter table harvest_workflow_tasks drop constraint harvest_workflow_tasks_state_check,
+       add constraint harvest_workflow_tasks_state_check check (state between 0 and 4) not valid""",
 )
 REQUESTS = (
     "alter table harvest_requests add column worker uuid, add column taken_by uuid, add column taken_at timestamptz",
@@ -44,6 +50,6 @@ REQUESTS = (
 
 def upgrade() -> None:
     op.execute("set local lock_timeout = '5s'")
-    for statement in (*CHILDREN, *REQUESTS):
+    for statement in (*CHILDREN, *PAUSED, *REQUESTS):
         op.execute(statement)
     op.execute("update harvest_meta set schema_level = 2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import DateTime, Integer, SmallInteger, Text, Uuid
+from sqlalchemy import Boolean, DateTime, Integer, SmallInteger, Text, Uuid
 
 from harvest.shards import Shards
 from harvest.store.schema import METADATA
@@ -14,6 +14,7 @@ TYPES = {
     "integer": Integer,
     "smallint": SmallInteger,
     "text": Text,
+    "boolean": Boolean,
 }
 
 

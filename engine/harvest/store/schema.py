@@ -9,7 +9,19 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Column, ColumnElement, DateTime, Integer, MetaData, SmallInteger, Table, Text, Uuid, tuple_
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    DateTime,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql.asyncpg import dialect as postgres_dialect
 from sqlalchemy.sql.expression import CompoundSelect, Select
 
