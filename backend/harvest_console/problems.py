@@ -16,6 +16,8 @@ from harvest.errors import HarvestError, OutcomeUnknownError, UnauthenticatedErr
 from harvest_console.auth.caller import request_id
 
 MEDIA_TYPE: Final = "application/problem+json"
+EXECUTION_HEADER: Final = "X-Harvest-Execution-Id"
+_NAMED: Final = "harvest_execution_id"
 AnyRequest = Request[Any, Any, Any]
 _log = logging.getLogger("harvest.console")
 
@@ -73,7 +75,14 @@ def problem_response(request: AnyRequest, error: Exception) -> Response[bytes]:
         headers |= {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     if isinstance(error, UnauthenticatedError):
         headers["www-authenticate"] = "Bearer"
+    if (named := request.scope["state"].get(_NAMED)) is not None:
+        headers[EXECUTION_HEADER] = str(named)
     return Response(msgspec.json.encode(body), status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def name_execution(request: AnyRequest, execution_id: UUID) -> None:
+    """The run that a business key meant: a refusal of this request names it in its header."""
+    request.scope["state"][_NAMED] = execution_id
 
 
 def _plain(value: Any) -> Any:

@@ -1,19 +1,27 @@
 """Harvest: durable workflows in plain async Python, on PostgreSQL."""
 
 from harvest.app import Harvest
-from harvest.client import WorkflowHandle
+from harvest.client import StartedItem, StartItem, UpdateHandle, WorkflowHandle
 from harvest.definitions.activity import ActivityContext, ActivityDefinition
 from harvest.definitions.options import Retry
 from harvest.definitions.workflow import WorkflowDefinition
+from harvest.embedding import running
 from harvest.errors import (
     ActivityError,
     ActivityTimeoutError,
     ApplicationError,
+    ChildWorkflowError,
+    ExternalWorkflowError,
     HarvestError,
+    QueryFailedError,
     ResultTimeoutError,
+    UpdateFailedError,
+    UpdateRejectedError,
+    UpdateTimeoutError,
     WorkflowFailedError,
 )
-from harvest.replay.context import WorkflowContext
+from harvest.replay.context import ChildHandle, TimerHandle, Winner, WorkflowContext
+from harvest.worker.options import WorkerOptions
 
 __all__ = [
     "ActivityContext",
@@ -21,12 +29,26 @@ __all__ = [
     "ActivityError",
     "ActivityTimeoutError",
     "ApplicationError",
+    "ChildHandle",
+    "ChildWorkflowError",
+    "ExternalWorkflowError",
     "Harvest",
     "HarvestError",
+    "QueryFailedError",
     "ResultTimeoutError",
     "Retry",
+    "StartItem",
+    "StartedItem",
+    "TimerHandle",
+    "UpdateFailedError",
+    "UpdateHandle",
+    "UpdateRejectedError",
+    "UpdateTimeoutError",
+    "Winner",
+    "WorkerOptions",
     "WorkflowContext",
     "WorkflowDefinition",
     "WorkflowFailedError",
     "WorkflowHandle",
+    "running",
 ]

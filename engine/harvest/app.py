@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from harvest.client import WorkflowHandle
+from harvest.client import (
+    ConflictPolicy,
+    ReusePolicy,
+    RunOptions,
+    StartedItem,
+    StartItem,
+    StartOptions,
+    WorkflowHandle,
+    encode_arguments,
+    seconds_of,
+    start_request,
+)
 from harvest.definitions.activity import ActivityContext, ActivityDefinition, define_activity
+from harvest.definitions.decorators import ActivityDecorator, WorkflowDecorator
 from harvest.definitions.options import Retry, activity_options, workflow_options
 from harvest.definitions.registry import Registry
 from harvest.definitions.workflow import WorkflowDefinition, define_workflow
 from harvest.errors import ConfigurationError
-from harvest.history import payload
+from harvest.history import payload as payloads
 from harvest.history.ids import parse_execution_id
 from harvest.history.limits import check_text
-from harvest.operations import starting
+from harvest.operations import batch_starting, starting, with_start
 from harvest.operations.actor import in_process
 from harvest.replay import ordered
 from harvest.shards import Shards
@@ -30,54 +42,6 @@ A1 = TypeVar("A1")
 A2 = TypeVar("A2")
 A3 = TypeVar("A3")
 A4 = TypeVar("A4")
-ReusePolicy = Literal["allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running"]
-ConflictPolicy = Literal["unspecified", "fail", "use_existing", "terminate_existing"]
-
-
-class StartOptions(TypedDict, total=False):
-    """Keyword options of `Harvest.start`."""
-
-    workflow_id: str | None
-    idempotency_key: str | None
-    queue: str | None
-    priority: int
-    execution_timeout: timedelta | None
-    reuse_policy: ReusePolicy
-    conflict_policy: ConflictPolicy
-    memo: Any
-
-
-class ActivityDecorator:
-    """What `@app.activity(...)` with options returns."""
-
-    def __init__(self, register: Callable[[Callable[..., Any]], ActivityDefinition[..., Any]]) -> None:
-        self._register = register
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[ActivityContext, P], Awaitable[R]]
-    ) -> ActivityDefinition[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> ActivityDefinition[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[ActivityContext, P], R]) -> ActivityDefinition[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R]) -> ActivityDefinition[P, R]: ...
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        """Declare the function."""
-        return self._register(function)
-
-
-class WorkflowDecorator:
-    """What `@app.workflow(...)` with options returns."""
-
-    def __init__(self, register: Callable[[Callable[..., Any]], WorkflowDefinition[..., Any]]) -> None:
-        self._register = register
-
-    def __call__(self, function: Callable[Concatenate[Any, P], Awaitable[R]]) -> WorkflowDefinition[P, R]:
-        """Declare the function."""
-        declared: Any = self._register(function)
-        return cast("WorkflowDefinition[P, R]", declared)
 
 
 class Harvest:
@@ -166,7 +130,12 @@ class Harvest:
         version: int = 1,
         queue: str = "default",
         execution_timeout: timedelta | None = None,
+        chain_execution_timeout: timedelta | None = None,
+        retry: Retry | None = None,
+        block_on: Sequence[type[BaseException]] = (),
         signals: Mapping[str, Any] | None = None,
+        updates: Mapping[str, Any] | None = None,
+        allow_nondeterministic_apis: bool = False,
     ) -> WorkflowDecorator: ...
     def workflow(
         self,
@@ -177,18 +146,39 @@ class Harvest:
         version: int = 1,
         queue: str = "default",
         execution_timeout: timedelta | None = None,
+        chain_execution_timeout: timedelta | None = None,
+        retry: Retry | None = None,
+        block_on: Sequence[type[BaseException]] = (),
         signals: Mapping[str, Any] | None = None,
+        updates: Mapping[str, Any] | None = None,
+        allow_nondeterministic_apis: bool = False,
     ) -> Any:
         """Declare a workflow: an async function whose first parameter is its context.
 
-        `signals` names the signals it takes with their types, for the console's forms. Raises DefinitionError.
+        `execution_timeout` bounds one run, `chain_execution_timeout` it and all that follow it. A run that fails is
+        tried again as `retry` says, by a run linked to it; without it, it is not. An exception of `block_on` stops the
+        run as a bug, to go on when the code is mended, instead of failing it. `signals` and `updates` name those that
+        it takes with their types, for the console's forms. The source is read for what cannot be replayed, unless
+        `allow_nondeterministic_apis` says that its author knows better. Raises DefinitionError.
         """
-        options = workflow_options(queue=queue, execution_timeout=execution_timeout)
+        options = workflow_options(
+            queue=queue,
+            execution_timeout=execution_timeout,
+            chain_execution_timeout=chain_execution_timeout,
+            retry=retry,
+            block_on=block_on,
+        )
 
         def register(declared: Callable[..., Any]) -> WorkflowDefinition[..., Any]:
             called = check_text(declared.__name__ if name is None else name, what="workflow name")
             workflow = define_workflow(
-                declared, name=called, version=version, options=options, signals=dict(signals or {})
+                declared,
+                name=called,
+                version=version,
+                options=options,
+                signals=dict(signals or {}),
+                updates=dict(updates or {}),
+                allow_nondeterministic_apis=allow_nondeterministic_apis,
             )
             ordered.rebind(declared)
             self.registry.add_workflow(workflow)
@@ -204,6 +194,11 @@ class Harvest:
         found = {0: urls} if isinstance(urls, str) else urls or _databases()
         self._shards = await Shards.open(found)
         return self
+
+    @property
+    def databases(self) -> dict[int, str]:
+        """The databases that the client uses, by shard; empty where it is not connected."""
+        return {} if self._shards is None else {shard: store.url for shard, store in self._shards.stores.items()}
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -253,14 +248,9 @@ class Harvest:
         workflow: WorkflowDefinition[..., R],
         /,
         *args: Any,
-        workflow_id: str | None = None,
-        idempotency_key: str | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        execution_timeout: timedelta | None = None,
         reuse_policy: ReusePolicy = "allow_duplicate",
         conflict_policy: ConflictPolicy = "unspecified",
-        memo: Any = None,
+        **options: Unpack[RunOptions],
     ) -> WorkflowHandle[R]:
         """Start a workflow, or find the run that the policies say stands for it.
 
@@ -269,21 +259,95 @@ class Harvest:
         the errors of `operations.starting.start`.
         """
         shards = await self._connected()
-        started = await starting.start(
+        started = await starting.start_one(
             shards,
             in_process("app.start"),
-            workflow_name=workflow.name,
-            workflow_id=workflow_id,
-            input=workflow.signature.encode(args, {}),
-            queue=queue,
-            priority=priority,
-            memo=None if memo is None else payload.encode(memo, what="memo"),
-            execution_timeout_secs=None if execution_timeout is None else execution_timeout.total_seconds(),
+            start_request(workflow, args, **options),
             reuse_policy=reuse_policy,
             conflict_policy=conflict_policy,
-            idempotency_key=idempotency_key,
         )
         return WorkflowHandle(shards, started.execution_id, workflow.signature, started.workflow_id)
+
+    async def signal_with_start(
+        self,
+        workflow: WorkflowDefinition[..., R],
+        /,
+        *args: Any,
+        signal: str,
+        payload: Any = None,
+        reuse_policy: ReusePolicy = "allow_duplicate",
+        **options: Unpack[RunOptions],
+    ) -> WorkflowHandle[R]:
+        """Signal the open run of `workflow_id`, or start it with the signal: one transaction.
+
+        `args` are used where a run begins; the signal is then in its history before its code runs. Raises as `start`
+        and `WorkflowHandle.signal` do.
+        """
+        shards = await self._connected()
+        started = await with_start.signal_with_start(
+            shards,
+            in_process("app.signal_with_start"),
+            start_request(workflow, args, **options),
+            signal,
+            payloads.encode(payload, what=f"the payload of signal {signal!r}"),
+            reuse_policy=reuse_policy,
+        )
+        return WorkflowHandle(shards, started.execution_id, workflow.signature, started.workflow_id)
+
+    async def update_with_start(
+        self,
+        workflow: WorkflowDefinition[..., R],
+        /,
+        *args: Any,
+        update: str,
+        update_args: tuple[Any, ...] = (),
+        result_type: Any = Any,
+        timeout: timedelta | float | None = None,
+        reuse_policy: ReusePolicy = "allow_duplicate",
+        **options: Unpack[RunOptions],
+    ) -> tuple[WorkflowHandle[R], Any]:
+        """Send an update to the open run of `workflow_id`, or start it with the update: one transaction.
+
+        Returns the run and the answer of the update's handler, decoded as `result_type`. Raises as `start` and
+        `WorkflowHandle.update` do, and ExecutionPausedError for a paused run.
+        """
+        shards = await self._connected()
+        done = await with_start.update_with_start(
+            shards,
+            in_process("app.update_with_start"),
+            start_request(workflow, args, **options),
+            update,
+            encode_arguments(update_args, f"the input of update {update!r}"),
+            reuse_policy=reuse_policy,
+            timeout=seconds_of(timeout),
+        )
+        handle: WorkflowHandle[R] = WorkflowHandle(
+            shards, done.started.execution_id, workflow.signature, done.started.workflow_id
+        )
+        output = done.updated.output or payloads.NULL
+        return handle, payloads.decode(output, result_type, what=f"the answer of update {update!r}")
+
+    async def start_batch(self, items: Sequence[StartItem], *, atomic: bool = False) -> list[StartedItem]:
+        """Start many runs, 1,000 at most; what became of each, in their order.
+
+        Atomic, all of them begin or none does: they must then lie on one shard. Raises BatchTooLargeError, and of an
+        atomic batch BatchRefusedError.
+        """
+        shards = await self._connected()
+        requests = [item.request() for item in items]
+        done = await batch_starting.start_batch(shards, in_process("app.start_batch"), requests, atomic=atomic)
+        return [
+            StartedItem(
+                None
+                if each.started is None
+                else WorkflowHandle(
+                    shards, each.started.execution_id, item.workflow.signature, each.started.workflow_id
+                ),
+                each.error,
+                each.started is not None and each.started.started_fresh,
+            )
+            for each, item in zip(done, items, strict=True)
+        ]
 
     async def handle(
         self, execution_id: UUID | str, workflow: WorkflowDefinition[P, R] | None = None

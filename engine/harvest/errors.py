@@ -57,10 +57,28 @@ class ResultTypeError(HarvestError):
     non_retryable: ClassVar[bool] = True
 
 
+class HistoryDocumentError(HarvestError):
+    """A file is no exported history, is damaged, or was exported by a newer release in a form of its own."""
+
+    code, slug, status = "HVT-114", "history_document_invalid", 400
+
+
+class ExportTooLargeError(HarvestError):
+    """The exported history would have more bytes than the request allows."""
+
+    code, slug, status = "HVT-115", "export_too_large", 413
+
+
 class LimitError(HarvestError):
     """A name, key or id is longer than its limit, or too many operations are pending."""
 
     code, slug, status = "HVT-120", "limit_exceeded", 400
+
+
+class BatchTooLargeError(LimitError):
+    """A batch start has more items or more bytes than one request may carry."""
+
+    code, slug, status = "HVT-121", "batch_too_large", 413
 
 
 class InvalidRequestError(HarvestError):
@@ -111,6 +129,12 @@ class WorkflowNotRegisteredError(HarvestError):
     code, slug, status = "HVT-301", "workflow_not_registered", 404
 
 
+class UpdateNotFoundError(HarvestError):
+    """The run, and every other of its chain, has admitted no update of that id."""
+
+    code, slug, status = "HVT-302", "update_not_found", 404
+
+
 class ExecutionExistsError(HarvestError):
     """The business key is taken, and the policies of the start forbid what would follow."""
 
@@ -127,6 +151,18 @@ class IdempotencyConflictError(HarvestError):
     """An idempotency key was used before for another request."""
 
     code, slug, status = "HVT-312", "idempotency_conflict", 409
+
+
+class ExecutionPausedError(HarvestError):
+    """The run is paused, and what was asked for needs it to go on: resume it first."""
+
+    code, slug, status = "HVT-313", "execution_paused", 409
+
+
+class BatchRefusedError(HarvestError):
+    """An atomic batch start was refused as a whole, and nothing was started; the items at fault are in the fields."""
+
+    code, slug, status = "HVT-314", "batch_refused", 409
 
 
 class ShardUnavailableError(HarvestError):
@@ -201,6 +237,18 @@ class DecisionFailedError(HarvestError):
     code, slug = "HVT-505", "decision_failed"
 
 
+class VersionUnsupportedError(HarvestError):
+    """History records a version of a change that the code's `ctx.version(…)` no longer, or not yet, covers."""
+
+    code, slug = "HVT-506", "version_unsupported"
+
+
+class WorkflowBugError(HarvestError):
+    """The workflow raised one of the exceptions of its `block_on`: a bug to be mended, not an end of the run."""
+
+    code, slug = "HVT-507", "workflow_bug"
+
+
 class ForbiddenInWorkflowError(HarvestError):
     """Workflow code did what cannot be replayed (I/O, clocks, threads); the message says what to use instead."""
 
@@ -223,6 +271,18 @@ class ActivityCancelledError(ActivityError):
     """An activity ended as cancelled without the workflow asking for it."""
 
     code, slug = "HVT-602", "activity_cancelled"
+
+
+class ChildWorkflowError(HarvestError):
+    """A child did not complete; `__cause__` is its failure, `fields['state']` how it ended. Raised in workflow code."""
+
+    code, slug = "HVT-603", "child_workflow_failed"
+
+
+class ExternalWorkflowError(HarvestError):
+    """Another run could not be signalled, cancelled or awaited: target_unknown, target_terminal or not_running."""
+
+    code, slug = "HVT-604", "external_workflow_failed"
 
 
 class ApplicationError(HarvestError):
@@ -248,6 +308,48 @@ class ResultTimeoutError(HarvestError, TimeoutError):
     """The execution was still open when the wait for its result ended."""
 
     code, slug, status = "HVT-621", "result_timeout", 408
+
+
+class UpdateRejectedError(HarvestError):
+    """The workflow's validator refused the update, or it has no such handler; nothing was done."""
+
+    code, slug, status = "HVT-630", "update_rejected", 422
+
+
+class UpdateFailedError(HarvestError):
+    """The handler of the update raised, or the run ended before it answered; the failure is in the fields."""
+
+    code, slug, status = "HVT-631", "update_failed", 409
+
+
+class UpdateTimeoutError(HarvestError, TimeoutError):
+    """The update was admitted and has not been answered in the time of the wait: ask for its result later."""
+
+    code, slug, status = "HVT-636", "update_timeout", 504
+
+
+class QueryNotFoundError(HarvestError):
+    """The run has no query handler of that name; the names that it has are in the fields."""
+
+    code, slug, status = "HVT-632", "query_not_found", 404
+
+
+class QueryFailedError(HarvestError):
+    """A query handler raised, or tried what only the workflow itself may do; the failure is in the fields."""
+
+    code, slug, status = "HVT-633", "query_failed", 422
+
+
+class NoWorkerError(HarvestError):
+    """No living worker has the code of the run's workflow type and version, so nobody can answer for it."""
+
+    code, slug, status, retryable = "HVT-634", "no_worker", 503, True
+
+
+class RequestTimeoutError(HarvestError, TimeoutError):
+    """A question to a run's code was not answered in its time; the workers of its type may be busy."""
+
+    code, slug, status, retryable = "HVT-635", "request_timeout", 408, True
 
 
 def every_error(root: type[HarvestError] = HarvestError) -> Iterator[type[HarvestError]]:

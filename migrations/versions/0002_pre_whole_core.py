@@ -9,6 +9,10 @@ down_revision = "0001"
 # close_policy: 0 abandon, 1 request_cancel, 2 terminate.
 CHILDREN = (
     "alter table harvest_executions add column awaited boolean, add column close_policy smallint",
+    # The children of a run in the order of their start, in place of the index that had no order.
+    """create index harvest_executions_children
+       on harvest_executions (parent_id, started_at, execution_id) where parent_id is not null""",
+    "drop index harvest_executions_parent",
     """create index harvest_executions_chain
        on harvest_executions (first_execution_id, started_at desc) where previous_execution_id is not null""",
     """
@@ -32,6 +36,8 @@ PAUSED = (
     """alter table harvest_workflow_tasks drop constraint harvest_workflow_tasks_state_check,
        add constraint harvest_workflow_tasks_state_check check (state between 0 and 4) not valid""",
 )
+# A key says which event it was used for: where an update is to be answered.
+DEDUPE = ("alter table harvest_dedupe add column written_to uuid, add column event_id integer",)
 REQUESTS = (
     "alter table harvest_requests add column worker uuid, add column taken_by uuid, add column taken_at timestamptz",
     "create index harvest_requests_waiting on harvest_requests (created_at) where answered_at is null",
@@ -50,6 +56,6 @@ REQUESTS = (
 
 def upgrade() -> None:
     op.execute("set local lock_timeout = '5s'")
-    for statement in (*CHILDREN, *PAUSED, *REQUESTS):
+    for statement in (*CHILDREN, *PAUSED, *DEDUPE, *REQUESTS):
         op.execute(statement)
     op.execute("update harvest_meta set schema_level = 2")

@@ -340,11 +340,11 @@ async def test_a_lost_answer_names_the_key_to_repeat_with(console: Client, monke
 
     keys: list[str] = []
 
-    async def lost(*_: Any, idempotency_key: str, **__: Any) -> None:
-        keys.append(idempotency_key)
+    async def lost(shards: Shards, actor: Any, wanted: Any, **_: Any) -> None:
+        keys.append(wanted.idempotency_key)
         raise OutcomeUnknownError("the answer was lost", shard_id=0)
 
-    monkeypatch.setattr("harvest_console.api.changes.start", lost)
+    monkeypatch.setattr("harvest_console.api.starts.start_one", lost)
     response = await console.api("POST", "/workflows/any_flow/start", json={})
     assert (response.status_code, response.json()["slug"]) == (503, "outcome_unknown")
     assert response.json()["idempotency_key"] == keys[0]

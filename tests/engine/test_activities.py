@@ -17,7 +17,7 @@ from harvest import ActivityContext, ActivityError, ApplicationError, Harvest, R
 from harvest.history.data import Failure, RetryPolicy
 from harvest.history.kinds import EventKind
 from harvest.shards import Shards
-from harvest.worker.activities import retry_delay
+from harvest.history.retrying import retry_delay
 from harvest.worker.options import WorkerOptions
 from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, eventually, history_of

@@ -13,7 +13,7 @@ import pytest
 from harvest import Harvest, WorkflowContext
 from harvest.history.kinds import EventKind
 from harvest.shards import Shards
-from harvest.store import appends
+from harvest.store import timers
 from harvest.worker.scanner import TimerLoop
 from harvest.worker.worker import Worker
 from tests.scale import scale
@@ -94,7 +94,7 @@ async def test_a_timer_set_while_the_database_is_asked_is_not_overlooked(
     """A sooner timer is committed between the question for the next one and its answer."""
     store = work[1].stores[0]
     loop = TimerLoop(store)
-    real = appends.next_timer
+    real = timers.next_timer
 
     async def answers_before(asked: Any) -> Any:
         answer = await real(asked)
@@ -102,9 +102,9 @@ async def test_a_timer_set_while_the_database_is_asked_is_not_overlooked(
         return answer
 
     loop.expect(store.clock.now() - timedelta(seconds=5))
-    monkeypatch.setattr(appends, "next_timer", answers_before)
+    monkeypatch.setattr(timers, "next_timer", answers_before)
     assert await loop.tick() < 0.1
-    monkeypatch.setattr(appends, "next_timer", real)
+    monkeypatch.setattr(timers, "next_timer", real)
     assert await loop.tick() > 0.5
 
 

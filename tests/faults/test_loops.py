@@ -51,9 +51,10 @@ async def store(new_database: Callable[[str], str]) -> Any:
 async def parts(store: Store) -> ShardWorker:
     """A shard's loops with nothing around them."""
     counters, options = Counters(), FAST
-    worker = Worker(app.registry, Shards({0: store.url}), options)
+    shards = Shards({0: store.url})
+    worker = Worker(app.registry, shards, options)
     return ShardWorker(
-        store, await a_worker(store), app.registry, worker._runner, StepWatch(counters),
+        shards, store, await a_worker(store), app.registry, worker._runner, StepWatch(counters),
         Residents(10, 10**6, counters, StepWatch(counters)), options, counters, lambda: None,
     )  # fmt: skip
 
@@ -64,6 +65,7 @@ LOOPS: dict[str, Loop] = {
     "committer": lambda store, part: part.committer.run(),
     "activity claimer": lambda store, part: part._claim_activities(),
     "timers": lambda store, part: TimerLoop(store).run(),
+    "deliverer": lambda store, part: part.deliverer.run(),
     "scanner": lambda store, part: Scanner(store, part._worker, Lease(store), part._runner, FAST, Counters()).run(),
     "listener": lambda store, part: listen(store, CHANNEL, lambda _: None, lambda: None),
     "doubts": lambda store, part: part._doubts.run(),

@@ -37,13 +37,21 @@ class Run(Struct, frozen=True, kw_only=True):
     memo: bytes | None = None
     events: int = 1
     execution_id: UUID | None = None
+    parent_id: UUID | None = None
+    first_execution_id: UUID | None = None
+    previous_execution_id: UUID | None = None
+    awaited: bool | None = None
+    close_policy: int | None = None
+    search_attributes: str | None = None
+    details: bytes | None = None
 
 
 _EXECUTION = """
     insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version,
-        partition, state, workflow_name, workflow_id, waiting, blocked)
+        partition, state, workflow_name, workflow_id, waiting, blocked, parent_id, first_execution_id,
+        previous_execution_id, awaited, close_policy)
     values ($1, $2, $3, case when $6 >= 10 then $3::timestamptz + interval '1 second' end, $4, 1, $5, $6, $7, $8, $9,
-        $10)
+        $10, $11, $12, $13, $14, $15)
 """
 
 
@@ -63,16 +71,23 @@ async def add(shards: Shards, shard_id: int, run: Run) -> UUID:
         run.workflow_id,
         run.waiting,
         run.blocked,
+        run.parent_id,
+        run.first_execution_id,
+        run.previous_execution_id,
+        run.awaited,
+        run.close_policy,
     )
     await store.write.write(
-        "insert into harvest_execution_details (execution_id, input, result, failure, memo, blocked) "
-        "values ($1, $2, $3, $4, $5, $6)",
+        "insert into harvest_execution_details (execution_id, input, result, failure, memo, blocked, "
+        "search_attributes, details) values ($1, $2, $3, $4, $5, $6, $7, $8)",
         execution_id,
         run.input,
         run.result,
         run.failure,
         run.memo,
         run.blocked_details,
+        run.search_attributes,
+        run.details,
     )
     return execution_id
 
@@ -93,6 +108,34 @@ async def add_events(
     )
     await store.write.write(
         "update harvest_executions set next_event_id = $2 where execution_id = $1", execution_id, first + len(events)
+    )
+
+
+class Happened(Struct, frozen=True):
+    """One event as a test wants it; `after` is seconds after `EPOCH`."""
+
+    kind: EventKind
+    after: float = 0
+    seq: int = 0
+    data: Struct | None = None
+
+
+async def add_history(shards: Shards, execution_id: UUID, events: Sequence[Happened]) -> None:
+    """Write a whole history, stamped, and the row's count of its events."""
+    store = shards.store_of(execution_id)
+    await store.write.write(
+        "insert into harvest_events (execution_id, event_id, kind, seq, at, payload) "
+        "select $1, n, kind, seq, at, payload "
+        "from unnest($2::smallint[], $3::int[], $4::timestamptz[], $5::bytea[]) with ordinality "
+        "as e(kind, seq, at, payload, n)",
+        execution_id,
+        [int(event.kind) for event in events],
+        [event.seq for event in events],
+        [EPOCH + timedelta(seconds=event.after) for event in events],
+        [b"{}" if event.data is None else encode_data(event.data) for event in events],
+    )
+    await store.write.write(
+        "update harvest_executions set next_event_id = $2 where execution_id = $1", execution_id, len(events) + 1
     )
 
 

@@ -1,85 +1,109 @@
-"""An engine in memory: it drives a `Run` as a worker does, against a made-up world that answers in a random order.
+"""An engine in memory: it drives a `Run` as a worker does, in a made-up world (`world.py`).
 
-What is kept of a run is what a database would hold (events, `decided_through`, open activities and timers), and what
-each decision was. `tests/replay/differential.py` compares all other ways of getting there with that.
+What is kept of a run is what a database would hold, and what each decision was. `tests/replay/differential.py` compares
+all other ways of getting there with that.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.history.data import (
-    ActivityCompleted,
-    ActivityFailed,
-    ActivityStarted,
-    ActivityTimedOut,
-    Failure,
-    SignalReceived,
-    TimerFired,
-    WorkflowCancelRequested,
-    WorkflowStarted,
-)
+from harvest.errors import QueryFailedError, QueryNotFoundError
+from harvest.history.data import ActivityStarted, Failure, RetryPolicy, WorkflowStarted
 from harvest.history.events import EMPTY, Event, encode_data
 from harvest.history.ids import ExecutionId
 from harvest.history.kinds import EventKind
 from harvest.replay.commands import CancelActivity, CancelTimer, ScheduleActivity, StartTimer
+from harvest.replay.continuing import Onward
 from harvest.replay.decision import Outcome, outcome_of
+from harvest.replay.records import AnswerUpdate, RunLocal
+from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
 from harvest.replay.run import Identity, Run
-from tests.replay.player import NotingContext, Trace
+from tests.replay.acting import ACTS
+from tests.replay.noting import NEW_BUILD, OLD_BUILD, NotingContext, Trace
+from tests.replay.world import START, World
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
+__all__ = ["IDENTITY", "START", "Decided", "Oracle", "Recording", "State", "asked_by", "end_of", "fresh", "live"]
 IDENTITY = Identity(ExecutionId(int=77), "play", "w-1", "default")
 MOST_DECISIONS = 40
+LONGEST_CHAIN = 6
 Asked = list[tuple[int, int, str]]
 
 
 class State(Struct, frozen=True):
-    """A moment at which a worker might have had to begin anew: how long history was, and how far it was decided."""
+    """A moment at which a worker might have had to begin anew: how long history was, and how far it was decided.
+
+    `answer` is what a query gave there, if one was asked.
+    """
 
     events: int
     decided_through: int
+    build: int = NEW_BUILD
+    answer: str | None = None
 
 
 class Decided(Struct, frozen=True):
-    """One committed decision: the history it saw, what it asked for, and the end if it was one."""
+    """One committed decision: the history it saw, what it asked for and showed, and the end if it was one."""
 
     saw: int
     decided_through: int
+    build: int
     asked: Asked
+    shown: str
     outcome: tuple[int, str] | None
     after: int
 
 
 class Recording(Struct):
-    """All that is known of one finished recording."""
+    """All that is known of one finished recording, and of the run that followed."""
 
     seed: int
+    identity: Identity
+    workflow: WorkflowDefinition[..., Any]
     events: list[Event]
-    states: list[State]
-    decisions: list[Decided]
-    trace: Trace
+    states: list[State] = []
+    decisions: list[Decided] = []
+    trace: Trace = []
     replays: int = 0
+    successor: Recording | None = None
+
+    @property
+    def chain(self) -> list[Recording]:
+        """This run and those that followed."""
+        return [self, *(self.successor.chain if self.successor else [])]
 
 
 def asked_by(run: Run) -> Asked:
-    """What a run asks for, in a form that can be compared: kind, number, and name with digest or length."""
-    found: Asked = []
-    for command in run.asked.values():
-        if isinstance(command, ScheduleActivity):
-            what = f"{command.name} {command.digest}"
-        elif isinstance(command, StartTimer):
-            what = f"{command.duration} {command.until}"
-        else:
-            what = ""
-        found.append((int(command.kind), command.seq, what))
-    return found
+    """What a run asks for, in a form that can be compared: kind, number, and what matters of the rest."""
+    return [(int(command.kind), command.seq, _told(command)) for command in run.asked.values()]
+
+
+def _told(command: Any) -> str:
+    if isinstance(command, StartTimer):
+        return f"{command.duration} {command.until}"
+    if isinstance(command, AnswerUpdate):
+        failure = command.failure and f"{command.failure.type}: {command.failure.message}"
+        return f"{command.update_id} {command.output!r} {failure} {command.rejected}"
+    if isinstance(command, StartChild):
+        return f"{command.describe()} {command.digest} {command.child_id} {command.workflow_id}"
+    if hasattr(command, "digest"):
+        return f"{command.describe()} {command.digest}"
+    return command.payload().decode() if hasattr(command, "payload") else ""
+
+
+def shown_by(run: Run) -> str:
+    """What a run has to show to people."""
+    return f"{run.details!r} {run.upserts} {run.progress}"
+
+
+NOTHING_SHOWN = "None {} []"
 
 
 def end_of(run: Run) -> tuple[int, str] | None:
@@ -87,16 +111,29 @@ def end_of(run: Run) -> tuple[int, str] | None:
     outcome: Outcome | None = outcome_of(run)
     if outcome is None:
         return None
+    text = outcome.payload.decode()
     if outcome.failure is not None:
         failure = msgspec.json.decode(outcome.failure, type=Failure)
-        return int(outcome.kind), f"{failure.type}: {failure.message}"
-    return int(outcome.kind), outcome.payload.decode()
+        text = f"{failure.type}: {failure.message}"
+    if outcome.onward is not None:
+        text += f" {outcome.onward.event().decode()} {outcome.onward.carried} {outcome.onward.delay}"
+    return int(outcome.kind), text
 
 
-def fresh(workflow: WorkflowDefinition[..., Any]) -> tuple[Run, Trace]:
+def answer_of(run: Run) -> str:
+    """What the program says of itself."""
+    try:
+        return run.query("look", b"null").decode()
+    except QueryNotFoundError:
+        return "none"
+
+
+def fresh(
+    workflow: WorkflowDefinition[..., Any], identity: Identity = IDENTITY, build: int = NEW_BUILD
+) -> tuple[Run, Trace]:
     """A run that nothing was delivered to, and its notes."""
     trace: Trace = []
-    run = Run(workflow, IDENTITY, lambda run: NotingContext(run, trace))
+    run = Run(workflow, identity, lambda run: NotingContext(run, trace, build))
     live.append(run)
     return run, trace
 
@@ -111,132 +148,62 @@ def let_go_of_all() -> None:
 live: list[Run] = []
 
 
-class Oracle:
-    """Records one run of a workflow."""
+class Oracle(World):
+    """Records one run of a workflow, and those that follow it. `others` are types it may go on as."""
 
-    def __init__(self, workflow: WorkflowDefinition[..., Any], data: bytes, chance: random.Random) -> None:
-        self.workflow = workflow
-        self.chance = chance
-        self.now = START
-        self.recording = Recording(chance.getrandbits(32), [], [], [], [])
-        self.events = self.recording.events
-        self.decided_through = 0
-        self.activities: dict[int, bool] = {}
-        self.late: list[int] = []
-        self.timers: dict[int, datetime] = {}
-        self.inbox: list[tuple[int, int, bytes]] = []
-        self.signals = 0
-        self.cancelled = False
-        self.closed = False
-        self.run: Run | None = None
-        self.delivered = 0
+    def __init__(
+        self,
+        workflow: WorkflowDefinition[..., Any],
+        data: bytes,
+        chance: random.Random,
+        others: Sequence[WorkflowDefinition[..., Any]] = (),
+    ) -> None:
+        super().__init__(chance)
+        self.others = {definition.name: definition for definition in (workflow, *others)}
         # How often something is written between "the loop has run" and "commit".
         self.intrusion = chance.choice((0.0, 0.15, 0.5, 1.0))
         self.eviction = 0.08
-        self.append(EventKind.WORKFLOW_STARTED, 0, self._started(data))
-        for _ in range(self.carried):
-            self.signal()
+        self.build = chance.choice((OLD_BUILD, NEW_BUILD, NEW_BUILD))
+        self._begin(workflow, IDENTITY, self._started(workflow, data))
+        for _ in range(self._carried):
+            chance.choice((self.signal, self.update))()
         self._state()
 
-    def _started(self, data: bytes) -> Struct:
-        self.carried = self.chance.choice((0, 0, 0, 1, 2))
+    def _started(self, workflow: WorkflowDefinition[..., Any], data: bytes) -> WorkflowStarted:
+        chance = self.chance
+        self._carried = chance.choice((0, 0, 0, 1, 2))
+        retry = RetryPolicy(max_attempts=chance.randint(2, 3), non_retryable=("LimitError",))
         return WorkflowStarted(
-            workflow_name=self.workflow.name,
+            workflow_name=workflow.name,
             workflow_id="w-1",
-            version=self.workflow.version,
-            seed=self.recording.seed,
+            version=workflow.version,
+            seed=chance.getrandbits(32),
             input=Raw(data),
-            carried=self.carried,
+            carried=self._carried,
+            execution_timeout_seconds=chance.choice((None, None, 120.0)),
+            chain_deadline=chance.choice((None, None, START + timedelta(seconds=300))),
+            retry=chance.choice((None, None, None, retry)),
         )
 
-    # The world
+    def _begin(self, workflow: WorkflowDefinition[..., Any], identity: Identity, started: WorkflowStarted) -> None:
+        self.workflow = workflow
+        self.recording = Recording(started.seed, identity, workflow, self.events)
+        self.decided_through = 0
+        self.delivered = 0
+        self.closed: Outcome | None = None
+        self._bets: list[State] = []
+        self.append(EventKind.WORKFLOW_STARTED, 0, started)
 
-    def stamp(self) -> datetime:
-        """Database time, or a worker's estimate of it that may lie behind."""
-        self.now += timedelta(seconds=self.chance.choice((0.0, 0.001, 0.5)))
-        return self.now - timedelta(seconds=self.chance.choice((0.0, 0.0, 0.2, 3.0)))
-
-    def append(self, kind: EventKind, seq: int, data: Struct | bytes, at: datetime | None = None) -> None:
-        """Write an event by itself."""
-        encoded = data if isinstance(data, bytes) else encode_data(data)
-        self.events.append(Event(len(self.events) + 1, int(kind), seq, at or self.stamp(), encoded))
-
-    def _state(self) -> None:
-        self.recording.states.append(State(len(self.events), self.decided_through))
-
-    def signal(self) -> None:
-        self.signals += 1
-        name = self.chance.choice(("alpha", "beta"))
-        self.append(EventKind.SIGNAL_RECEIVED, 0, SignalReceived(name=name, payload=Raw(b"%d" % self.signals)))
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        self.append(EventKind.WORKFLOW_CANCEL_REQUESTED, 0, WorkflowCancelRequested(reason="enough"))
-
-    def end_activity(self, seq: int, *, merged: bool) -> None:
-        kind, data = self._result()
-        del self.activities[seq]
-        if merged:
-            self.inbox.append((int(kind), seq, encode_data(data)))
-        else:
-            self.append(kind, seq, data)
-
-    def _result(self) -> tuple[EventKind, Struct]:
-        luck = self.chance.random()
-        if luck < 0.85:
-            return EventKind.ACTIVITY_COMPLETED, ActivityCompleted(output=Raw(b"%d" % self.chance.randint(0, 999)))
-        if luck < 0.95:
-            return EventKind.ACTIVITY_FAILED, ActivityFailed(failure=Failure("ValueError", "no"), attempt=3)
-        return EventKind.ACTIVITY_TIMED_OUT, ActivityTimedOut(timeout_type="start_to_close")
-
-    def fire(self, seq: int) -> None:
-        self.now = max(self.now, self.timers.pop(seq))
-        self.append(EventKind.TIMER_FIRED, seq, TimerFired())
-
-    def move(self) -> bool:
-        """Let one thing happen; False if nothing is left that could."""
-        chance = self.chance
-        moves: list[tuple[float, Any]] = [(0.6, self.signal)] if self.signals < 12 else []
-        if not self.cancelled:
-            moves.append((0.04, self.cancel))
-        if self.activities:
-            seq = chance.choice(list(self.activities))
-            eager = self.activities[seq]
-            moves.append((3.0, lambda: self.end_activity(seq, merged=eager and self.run is not None)))
-        if self.timers:
-            soonest = min(self.timers, key=self.timers.__getitem__)
-            timer = soonest if chance.random() < 0.7 else chance.choice(list(self.timers))
-            moves.append((1.5, lambda: self.fire(timer)))
-        if self.late:
-            moves.append((1.0, lambda: self.append(*self._late_result())))
-        if not moves:
-            return False
-        chance.choices([m for _, m in moves], [w for w, _ in moves])[0]()
-        return True
-
-    def _late_result(self) -> tuple[EventKind, int, Struct]:
-        kind, data = self._result()
-        return kind, self.late.pop(), data
-
-    def intrude(self) -> None:
-        """Something that others write while a decision is on its way."""
-        if self.activities and self.chance.random() < 0.2:
-            seq = self.chance.choice(list(self.activities))
-            self.append(EventKind.ACTIVITY_STARTED, seq, ActivityStarted(attempt=2))
-        elif self.signals < 30 and (self.chance.random() < 0.7 or not self.timers):
-            self.signal()
-        elif self.timers:
-            self.fire(self.chance.choice(list(self.timers)))
-        if self.chance.random() < 0.3:
-            self._state()
+    def _state(self, answer: str | None = None) -> None:
+        self.recording.states.append(State(len(self.events), self.decided_through, self.build, answer))
 
     # The worker
 
-    def record(self) -> Recording:
+    def record(self, chain: int = 1) -> Recording:
         """Run until the workflow ends, nothing can happen any more, or it has gone on for long enough."""
         for _ in range(MOST_DECISIONS):
             self.decide()
-            if self.closed:
+            if self.closed is not None:
                 break
             happened = [self.move() for _ in range(self.chance.choice((1, 1, 1, 2, 4)))]
             if self.chance.random() < self.eviction:
@@ -248,16 +215,49 @@ class Oracle:
         decided = self.recording.decisions[-1].after
         self.recording.states = [state for state in self.recording.states if state.events <= decided]
         self.drop()
+        if self.closed is not None and self.closed.onward is not None and chain < LONGEST_CHAIN:
+            self.recording.successor = self._follow(self.closed.onward).record(chain + 1)
         return self.recording
 
+    def _follow(self, onward: Onward) -> Oracle:
+        """The world of the run that follows: what was carried over is there before its code runs."""
+        then = Oracle.__new__(Oracle)
+        World.__init__(then, self.chance)
+        then.others, then.intrusion, then.eviction, then.build = self.others, self.intrusion, self.eviction, self.build
+        then.now, then.signals, then.updated = self.now, self.signals, self.updated
+        identity = Identity(onward.execution_id, onward.started.workflow_name, "w-1", onward.started.queue)
+        then._begin(self.others[onward.started.workflow_name], identity, onward.started)
+        for kind, data in onward.carried:
+            if kind == EventKind.SIGNAL_RECEIVED:
+                then.append_signal(data)
+            elif kind == EventKind.UPDATE_ADMITTED:
+                then.append_update(data)
+            else:
+                then.cancel()
+        then._state()
+        return then
+
     def drop(self) -> None:
-        """The resident is evicted; results that wait for it are written by themselves."""
+        """The resident is evicted; results that wait for it are written by themselves, if they are not lost."""
         for kind, seq, data in self.inbox:
-            self.append(EventKind(kind), seq, data)
+            local = kind in (EventKind.LOCAL_ACTIVITY_COMPLETED, EventKind.LOCAL_ACTIVITY_FAILED)
+            if not local or self.chance.random() < 0.8:
+                self.append(EventKind(kind), seq, data)
         self.inbox.clear()
         if self.run is not None:
             assert self.run.release(), "the run did not let go"
             self.run = None
+        if self.build == OLD_BUILD and self.chance.random() < 0.5:
+            self._deploy()
+
+    def _deploy(self) -> None:
+        """New code from here on: what is not decided yet will be decided by it."""
+        self.build = NEW_BUILD
+        self.recording.states = [
+            msgspec.structs.replace(state, build=NEW_BUILD) if state.events > state.decided_through else state
+            for state in self.recording.states
+            if state.events <= state.decided_through or state.decided_through == self.decided_through
+        ] + [state for state in self.recording.states if state.events > state.decided_through != self.decided_through]
 
     def decide(self) -> None:
         """One decision, tried again as long as others write first."""
@@ -265,12 +265,15 @@ class Oracle:
         while True:
             run = self.step()
             assert run.blocked is None, f"blocked: {run.blocked}"
-            consumed = self.consume(run)
+            consumed = self.consume(run, [])
+            self.hold(run, consumed)
             assert run.blocked is None, f"blocked: {run.blocked}"
             tries += 1
             if tries < 4 and self.chance.random() < self.intrusion:
                 before = len(self.events)
                 self.intrude()
+                if self.chance.random() < 0.3:
+                    self._state()
                 if len(self.events) > before:
                     if consumed:
                         self.inbox = [(event.kind, event.seq, event.payload) for event in consumed]
@@ -281,39 +284,78 @@ class Oracle:
             return
 
     def step(self) -> Run:
+        self._bets.clear()
         if self.run is None:
-            self.run, self.recording.trace = fresh(self.workflow)
+            self.run, self.recording.trace = fresh(self.workflow, self.recording.identity, self.build)
             self.recording.replays += 1
             self.run.replay(list(self.events), self.decided_through)
+            self._ask(self.run, len(self.events))
         else:
-            self.run.deliver(self.events[self.delivered :])
+            for event in self.events[self.delivered :]:
+                self.run.deliver([event])
+                self._ask(self.run, event.event_id)
         self.delivered = len(self.events)
+        self.recording.states += self._bets
+        self._bets.clear()
         return self.run
 
-    def consume(self, run: Run) -> list[Event]:
-        consumed = []
+    def consume(self, run: Run, consumed: list[Event]) -> list[Event]:
+        """Deliver the results that wait, as the events that they will be if nothing comes between."""
         for kind, seq, data in self.inbox:
-            consumed.append(Event(len(self.events) + len(consumed) + 1, kind, seq, self.stamp(), data))
+            event = Event(len(self.events) + len(consumed) + 1, kind, seq, self.stamp(), data)
+            consumed.append(event)
+            run.deliver([event])
+            self._ask(run, event.event_id)
         self.inbox.clear()
-        if consumed:
-            run.deliver(consumed)
         return consumed
+
+    def hold(self, run: Run, consumed: list[Event]) -> None:
+        """A run that only goes from one local activity to the next is committed once."""
+        while self.chance.random() < 0.7 and run.blocked is None and not run.is_done:
+            local = self.open_locals()
+            only_locals = all(isinstance(command, RunLocal) for command in run.asked.values())
+            if not local or not only_locals or shown_by(run) != NOTHING_SHOWN:
+                return
+            self.end_local(*self.chance.choice(local))
+            self.consume(run, consumed)
+
+    def _ask(self, run: Run, events: int) -> None:
+        """A question may come between any two events. It changes nothing."""
+        if run.blocked is not None or self.chance.random() < 0.6:
+            return
+        before = (asked_by(run), shown_by(run), len(self.recording.trace), run.sequence, len(run.loop.ready))
+        if run.messages.queries:
+            try:
+                found = run.query("act", b"%d" % self.chance.randrange(ACTS))
+                assert found == b'"nothing to act on"', f"a query has acted: {found!r}"
+            except QueryFailedError as error:
+                assert "may only look" in error.message or "main" in error.message, f"a query fails: {error}"
+        answer = answer_of(run)
+        after = (asked_by(run), shown_by(run), len(self.recording.trace), run.sequence, len(run.loop.ready))
+        assert after == before, f"a query has changed {before} to {after}"
+        self._bets.append(State(events, self.decided_through, self.build, answer))
 
     def commit(self, run: Run, consumed: Sequence[Event]) -> None:
         self.events.extend(consumed)
+        self.recording.states += self._bets
         saw = len(self.events)
-        asked, outcome = asked_by(run), outcome_of(run)
+        asked, shown, outcome = asked_by(run), shown_by(run), outcome_of(run)
         through = self.decided_through
-        for command in run.asked.values():
+        for command in list(run.asked.values()):
             self._write(command)
         if outcome is not None:
             self.append(outcome.kind, 0, outcome.payload)
-            self.closed = True
-        self.recording.decisions.append(Decided(saw, through, asked, end_of(run), len(self.events)))
+            self.closed = outcome
+            self._agree_at_end(run, outcome)
+        decided = Decided(saw, through, self.build, asked, shown, end_of(run), len(self.events))
+        self.recording.decisions.append(decided)
         self.decided_through = self.delivered = len(self.events)
         if outcome is None:
             run.recorded(self.decided_through)
             self.agree(run)
+            self._bets.clear()
+            self._ask(run, len(self.events))
+            self.recording.states += self._bets
             self._state()
 
     def _write(self, command: Any) -> None:
@@ -321,23 +363,69 @@ class Oracle:
             fires_at = command.until or self.now + timedelta(seconds=command.duration)
             self.timers[command.seq] = fires_at
             self.append(command.kind, command.seq, command.payload_at(fires_at))
-        elif isinstance(command, ScheduleActivity):
+            return
+        self.append(command.kind, command.seq, command.payload() if hasattr(command, "payload") else EMPTY)
+        if isinstance(command, ScheduleActivity):
+            self.inputs[command.seq] = command.input
             self.activities[command.seq] = eager = self.chance.random() < 0.6
-            self.append(command.kind, command.seq, command.payload())
             if eager:
                 self.append(EventKind.ACTIVITY_STARTED, command.seq, ActivityStarted(attempt=1))
-        else:
-            self.append(command.kind, command.seq, EMPTY)
-            if isinstance(command, CancelTimer):
-                self.timers.pop(command.seq, None)
-            elif isinstance(command, CancelActivity) and self.activities.pop(command.seq, None) is not None:
-                self.late.append(command.seq)
+        elif isinstance(command, StartChild) and not command.options.detached:
+            self.inputs[command.seq] = command.input
+            self.children[command.seq] = command.input
+        elif isinstance(command, SignalExternal | CancelExternal | AwaitExternal):
+            self.externals[command.seq] = command.kind
+        elif isinstance(command, AnswerUpdate):
+            assert command.seq in self.updates, f"update {command.update_id} is answered once more"
+            assert self.updates.pop(command.seq).update_id == command.update_id
+        elif isinstance(command, CancelTimer):
+            self.timers.pop(command.seq, None)
+        elif isinstance(command, CancelActivity) and self.activities.pop(command.seq, None) is not None:
+            self.late.append((command.seq, self._ending_of_activity))
+        elif isinstance(command, CancelChild) and self.children.pop(command.seq, None) is not None:
+            self.late.append((command.seq, self._ending_of_child))
+
+    # What must hold
 
     def agree(self, run: Run) -> None:
         """The parked code waits for what the database has, no more and no less."""
         assert set(run.timers) == set(self.timers), f"timers {set(run.timers)} in code, {set(self.timers)} in store"
         assert not any(timer.cancelled() for timer in run.timers.values()), "a timer that the code has dropped goes on"
-        taken = sum(what.startswith("signal ") for _, what, _ in self.recording.trace)
-        assert taken + run.unhandled_signals() == self.signals, f"{taken} signals taken of {self.signals}"
+        unread = self._unread()
+        assert run.messages.unhandled() == len(unread), f"{run.messages.unhandled()} signals unread, not {unread}"
         in_code, in_store = set(run.pending), set(self.activities) | {seq for _, seq, _ in self.inbox}
         assert in_code == in_store, f"activities {in_code} in code, {in_store} in store"
+        assert set(run.children) == set(self.children), f"children {set(run.children)}, {set(self.children)} in store"
+        assert set(run.externals) <= set(self.externals), f"others {set(run.externals)}, {set(self.externals)} in store"
+        under_way = set(run.messages.admitted)
+        assert under_way == set(self.updates), f"updates {under_way} in code, {set(self.updates)} in store"
+        lost = [each.update_id for each in self.updates.values() if each.name not in run.messages.updates]
+        assert not lost, f"nobody refuses updates {lost}"
+
+    def _unread(self) -> list[tuple[int, int, bytes]]:
+        """Signals that the code has not noted, by what arrived: event, kind and data."""
+        taken = {(what, value) for _, what, value in self.recording.trace if what.startswith("signal ")}
+        return [
+            (event_id, int(EventKind.SIGNAL_RECEIVED), data)
+            for event_id, name, data in self.arrived
+            if (f"signal {name}", repr(_value_of(data))) not in taken
+        ]
+
+    def _agree_at_end(self, run: Run, outcome: Outcome) -> None:
+        """Every update is answered or carried, and so is every signal and cancel request that came too late."""
+        carried = self._unread() if outcome.onward is not None else []
+        if outcome.kind == EventKind.WORKFLOW_CONTINUED_AS_NEW:
+            carried += [(e, int(EventKind.UPDATE_ADMITTED), encode_data(u)) for e, u in self.updates.items()]
+        else:
+            assert not self.updates, f"updates {self.updates} have no answer"
+        ended = max((at for at, what, _ in self.recording.trace if what == "out"), default=0)
+        if outcome.onward is not None and self.cancelled > ended:
+            cancel = self.events[self.cancelled - 1]
+            carried.append((cancel.event_id, cancel.kind, cancel.payload))
+        expected = [(kind, data) for _, kind, data in sorted(carried)]
+        found = outcome.onward.carried if outcome.onward is not None else []
+        assert found == expected, f"carried over are {found}, not {expected}"
+
+
+def _value_of(data: bytes) -> Any:
+    return msgspec.json.decode(msgspec.json.decode(data, type=dict[str, Raw])["payload"])

@@ -3,88 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any
-from zlib import crc32
 
-from harvest.definitions.activity import ActivityDefinition, define_activity
-from harvest.definitions.options import activity_options, workflow_options
-from harvest.definitions.workflow import WorkflowDefinition, define_workflow
-from harvest.errors import ActivityError, HarvestError
-from harvest.replay import ordered
-from harvest.replay.context import WorkflowContext
-from harvest.replay.run import Run
+from tests.replay import acting
 from tests.replay import program as p
+from tests.replay.acting import Acting
+from tests.replay.noting import Boom, NotingContext, Trace, activities, as_workflow, name_of
 
-ordered.install()
-Trace = list[tuple[int, str, str]]
+__all__ = ["PLAY", "PLAY_ON", "NotingContext", "Trace", "activities", "as_workflow"]
 _inherited: ContextVar[int] = ContextVar("inherited", default=-1)
 
 
-class NotingContext(WorkflowContext):
-    """The context of the product, with the notes of the run that it belongs to."""
-
-    def __init__(self, run: Run, trace: Trace) -> None:
-        super().__init__(run)
-        self.trace = trace
-
-
-def _activity(name: str) -> ActivityDefinition[..., Any]:
-    async def body(salt: int, seen: int) -> int:
-        raise NotImplementedError("histories are made up; nothing runs this")
-
-    options = activity_options(
-        queue=None,
-        priority=0,
-        schedule_to_start=None,
-        start_to_close=None,
-        schedule_to_close=None,
-        heartbeat_timeout=None,
-        retry=None,
-    )
-    return define_activity(body, name=name, options=options)
-
-
-activities = {name: _activity(name) for name in p.ACTIVITIES}
-
-
-class Boom(Exception):
-    """What programs raise."""
-
-
-class Player:
+class Player(Acting):
     """One run of a program."""
 
     def __init__(self, ctx: NotingContext) -> None:
-        self.ctx = ctx
-        self.trace = ctx.trace
-        self.seen = 0
-        self.latest = ctx.now()
+        super().__init__(ctx)
         self.lock = asyncio.Lock()
         self.semaphore = asyncio.Semaphore(2)
         self.queue: asyncio.Queue[int] = asyncio.Queue(1)
         self.event = asyncio.Event()
-        self.spawned: list[asyncio.Task[None]] = []
-
-    def note(self, what: str, value: object = None) -> None:
-        text = repr(value)
-        self.trace.append((self.ctx.info.history_events, what, text))
-        now = self.ctx.now()
-        if now < self.latest:
-            self.trace.append((self.ctx.info.history_events, "time went back", f"from {self.latest} to {now}"))
-        self.latest = now
-        self.seen = (self.seen * 31 + crc32(f"{what} {text}".encode())) % 1_000_003
-
-    async def play(self, block: p.Block) -> None:
-        for statement in block:
-            await _PLAYERS[type(statement)](self, statement)
 
     async def call(self, s: p.Call) -> None:
-        self.note("result", await self.ctx.execute_activity(activities[s.name], s.salt, self.seen))
+        seen = self.seen
+        self.answered("result", await self.ctx.execute_activity(activities[s.name], s.salt, seen), s.salt, seen)
 
-    async def call_by_name(self, s: p.CallByName) -> None:
+    async def call_byname_of(self, s: p.CallByName) -> None:
         self.note("by name", await self.ctx.execute_activity("elsewhere", set(s.words), {"seen": self.seen}))
 
     async def sleep(self, s: p.Sleep) -> None:
@@ -104,7 +50,7 @@ class Player:
             "uuid": ctx.uuid4,
             "now": ctx.now,
             "info": lambda: ctx.info,
-            "all_tasks": lambda: [task.get_name() for task in asyncio.all_tasks()],
+            "all_tasks": lambda: [task.getname_of() for task in asyncio.all_tasks()],
             "cancelled": lambda: (ctx.is_cancelled(), _inherited.get()),
         }
         self.note(s.at, looks[s.at]())
@@ -127,9 +73,7 @@ class Player:
 
     async def branch(self, number: int, block: p.Block) -> int:
         _inherited.set(number)
-        await self.play(block)
-        self.note("branch", number)
-        return self.seen
+        return await super().branch(number, block)
 
     def tasks(self, s: p.Together) -> list[asyncio.Task[int]]:
         return [
@@ -142,11 +86,13 @@ class Player:
             self.note("gathered", await asyncio.gather(*(self.branch(n, b) for n, b in enumerate(s.branches))))
         elif s.how == "gather_all":
             all_of_it = asyncio.gather(*(self.branch(n, b) for n, b in enumerate(s.branches)), return_exceptions=True)
-            self.note("gathered all", [_name(found) for found in await all_of_it])
+            self.note("gathered all", [name_of(found) for found in await all_of_it])
         elif s.how == "group":
             async with asyncio.TaskGroup() as group:
                 for number, block in enumerate(s.branches):
                     group.create_task(self.branch(number, block), name=f"g{number}")
+        elif s.how == "race":
+            await self.race(s.branches)
         elif s.how == "set":
             for task in set(self.tasks(s)):
                 await self._settle(task)
@@ -178,9 +124,9 @@ class Player:
 
     async def _settle(self, task: asyncio.Task[int]) -> None:
         try:
-            self.note(f"task {task.get_name()}", await task)
+            self.note(f"task {task.getname_of()}", await task)
         except (Exception, asyncio.CancelledError) as error:
-            self.note(f"task {task.get_name()}", _name(error))
+            self.note(f"task {task.getname_of()}", name_of(error))
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise
@@ -239,7 +185,7 @@ class Player:
         try:
             await self.play(s.body)
         except catch[s.catch] as error:
-            self.note("caught", _name(error))
+            self.note("caught", name_of(error))
             await self.play(s.handler)
         finally:
             await self.play(s.cleanup)
@@ -268,16 +214,8 @@ class Player:
                 break
 
 
-def _name(error: object) -> object:
-    """An error without what may differ from one Python to the next."""
-    if isinstance(error, ExceptionGroup):
-        return [_name(inner) for inner in error.exceptions]
-    if isinstance(error, ActivityError | HarvestError | Boom):
-        return f"{type(error).__name__}: {error}"
-    return type(error).__name__ if isinstance(error, BaseException) else error
-
-
-_PLAYERS: dict[type, Callable[[Player, Any], Awaitable[None]]] = {
+Player.players = {
+    **acting.PLAYERS,
     p.Call: Player.call,
     p.CallByName: Player.call_by_name,
     p.Sleep: Player.sleep,
@@ -308,20 +246,15 @@ async def play(ctx: NotingContext, block: list[p.Statement]) -> int:
             try:
                 await player.play([statement])
             except Exception as error:
-                player.note("failed", _name(error))
+                player.note("failed", name_of(error))
                 if isinstance(statement, p.Raise):
                     raise
     except BaseException as error:
-        player.note("out", _name(error))
+        player.note("out", name_of(error))
         raise
     return player.seen
 
 
-def as_workflow(function: Callable[..., Any], name: str = "play", version: int = 1) -> WorkflowDefinition[..., Any]:
-    """A workflow of a plain function, without an application."""
-    ordered.rebind(function)
-    options = workflow_options(queue="default", execution_timeout=None)
-    return define_workflow(function, name=name, version=version, options=options, signals=None)
-
-
 PLAY = as_workflow(play)
+PLAY_ON = as_workflow(play, "play_on")
+acting.OTHER.append(PLAY_ON)

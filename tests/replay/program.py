@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 SIGNALS = ("alpha", "beta")
+UPDATES = ("add", "set")
 ACTIVITIES = ("one", "two", "three")
 
 
@@ -113,6 +114,90 @@ class Each(Struct, frozen=True, tag=True):
     body: list[Statement]
 
 
+class Local(Struct, frozen=True, tag=True):
+    name: str
+    salt: int
+
+
+class Child(Struct, frozen=True, tag=True):
+    """Start a child: await it at once, by name, with a deadline; or keep its handle; or detach it."""
+
+    how: str
+    salt: int
+
+
+class Kin(Struct, frozen=True, tag=True):
+    """Await, signal, cancel or look at the oldest child whose handle was kept."""
+
+    what: str
+
+
+class Fan(Struct, frozen=True, tag=True):
+    """Many activities or children of one kind."""
+
+    children: bool
+    collect: bool
+    items: int
+    at_once: int | None = None
+
+
+class Timer(Struct, frozen=True, tag=True):
+    seconds: float
+
+
+class Ring(Struct, frozen=True, tag=True):
+    """Await, race or cancel the oldest timer whose handle was kept."""
+
+    what: str
+
+
+class Effect(Struct, frozen=True, tag=True):
+    name: str
+    fails: bool = False
+
+
+class Patched(Struct, frozen=True, tag=True):
+    """A change that the second build of the code brings: the first goes the other way and knows nothing of it."""
+
+    change: str
+    how: str
+    then: list[Statement]
+    otherwise: list[Statement]
+
+
+class Reachable(Struct, frozen=True, tag=True):
+    """Signal, cancel or await a run that somebody else started."""
+
+    what: str
+    by_id: bool
+
+
+class Show(Struct, frozen=True, tag=True):
+    what: str
+
+
+class Listen(Struct, frozen=True, tag=True):
+    """Register a handler for a signal, an update or a query."""
+
+    kind: str
+    name: str
+    how: str
+    body: list[Statement]
+
+
+class Finish(Struct, frozen=True, tag=True):
+    """Wait until no handler is under way."""
+
+    timeout: float
+
+
+class Onward(Struct, frozen=True, tag=True):
+    """Continue as new with this program, of the same or another type."""
+
+    other: bool
+    body: list[Statement]
+
+
 Statement = (
     Call
     | CallByName
@@ -133,15 +218,30 @@ Statement = (
     | Repeat
     | Choose
     | Each
+    | Local
+    | Child
+    | Kin
+    | Fan
+    | Timer
+    | Ring
+    | Effect
+    | Patched
+    | Reachable
+    | Show
+    | Listen
+    | Finish
+    | Onward
 )
 STATEMENTS: tuple[type[Statement], ...] = typing.get_args(Statement)
 Block = list[Statement]
 
 JOINS = (
-    *("gather", "gather", "gather_all", "group", "set"),
+    *("gather", "gather", "gather_all", "group", "set", "race", "race"),
     *("wait_first", "wait_error", "wait_some", "as_completed", "async_for"),
 )
 LIMITS = ("timeout", "timeout", "wait_for", "shield", "cancel")
+CHILDREN = ("await", "await", "name", "deadline", "keep", "keep", "keep", "detach")
+CHANGES = ("blue", "green")
 SIZE = 40
 DEPTH = 4
 
@@ -155,6 +255,8 @@ class Drawing:
 
     def program(self) -> Block:
         body: Block = []
+        if self._chance.random() < 0.6:
+            body += [_listen(self, DEPTH) for _ in range(self._chance.randint(1, 3))]
         while self._left > 0:
             body.append(self.statement(0))
         return body
@@ -182,6 +284,18 @@ class Drawing:
         return self._chance.randint(low, high)
 
 
+def _listen(d: Drawing, depth: int) -> Listen:
+    kind = d.pick("signal", "update", "update", "query")
+    names = {"signal": SIGNALS, "update": UPDATES, "query": ("extra",)}[kind]
+    how = {
+        "signal": ("plain", "async", "async", "async", "async", "strict"),
+        "update": ("plain", "async", "async", "refuse", "refuse", "act"),
+        "query": ("plain",),
+    }[kind]
+    chosen = d.pick(*how)
+    return Listen(kind, d.pick(*names), chosen, [] if chosen == "plain" else d.block(depth, 2))
+
+
 Maker = Callable[[Drawing, int], Statement]
 _LEAVES: tuple[tuple[Maker, int], ...] = (
     (lambda d, _: Call(d.pick(*ACTIVITIES), d.number(0, 99)), 14),
@@ -195,6 +309,16 @@ _LEAVES: tuple[tuple[Maker, int], ...] = (
     (lambda d, _: Exchange(d.pick("put", "put", "get", "set", "wait", "clear")), 3),
     (lambda d, _: Reach(d.pick(True, False)), 2),
     (lambda d, _: Raise(), 1),
+    (lambda d, _: Local(d.pick(*ACTIVITIES), d.number(0, 99)), 6),
+    (lambda d, _: Child(d.pick(*CHILDREN), d.number(0, 99)), 5),
+    (lambda d, _: Kin(d.pick("await", "await", "signal", "cancel", "look")), 4),
+    (lambda d, _: Fan(d.pick(True, False), d.pick(True, False), d.number(0, 4), d.pick(None, 1, 2)), 2),
+    (lambda d, _: Timer(d.seconds()), 2),
+    (lambda d, _: Ring(d.pick("await", "race", "cancel")), 2),
+    (lambda d, _: Effect(d.pick("", "dice"), d.pick(True, *[False] * 9)), 3),
+    (lambda d, _: Reachable(d.pick("signal", "cancel", "await"), d.pick(True, False)), 2),
+    (lambda d, _: Show(d.pick("details", "attributes", "progress", "metrics")), 2),
+    (lambda d, _: Finish(d.seconds()), 1),
 )
 _NODES: tuple[tuple[Maker, int], ...] = (
     (lambda d, n: Together(d.pick(*JOINS), d.branches(n)), 8),
@@ -210,6 +334,14 @@ _NODES: tuple[tuple[Maker, int], ...] = (
     (lambda d, n: Repeat(d.number(2, 3), d.block(n, 2)), 2),
     (lambda d, n: Choose(d.block(n, 2), d.block(n, 2)), 2),
     (lambda d, n: Each(d.number(1, 3), d.block(n, 1)), 1),
+    (
+        lambda d, n: Patched(
+            d.pick(*CHANGES), d.pick("patched", "version", "deprecated"), d.block(n, 2), d.pick([], d.block(n, 2))
+        ),
+        4,
+    ),
+    (lambda d, n: _listen(d, n), 2),
+    (lambda d, n: Onward(d.pick(True, False, False), d.block(n, 4)), 1),
 )
 _LEAF_NAMES, _LEAF_WEIGHTS = zip(*_LEAVES, strict=True)
 _NODE_NAMES, _NODE_WEIGHTS = zip(*_NODES, strict=True)

@@ -14,9 +14,10 @@ import pytest
 from harvest.errors import NonDeterminismError
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
-from harvest.replay import commands, context, ordered, run
+from harvest.replay import commands, context, ordered, resolving
 from harvest.replay.loop import WorkflowTask
 from harvest.replay.matching import Asked
+from harvest.replay.messages import Messages
 from harvest.replay.run import Run
 from tests.replay import differential
 from tests.replay.edits import every_edit_is_reported
@@ -59,14 +60,14 @@ def tasks_hash_by_address(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def tasks_hash_by_a_bare_number(patch: pytest.MonkeyPatch) -> None:
-    real = Run._on_started
+    real = Run.on_started
 
     def on_started(self: Run, event: Event) -> None:
         real(self, event)
         assert self.main is not None
         self.main.number = 1  # type: ignore[attr-defined]
 
-    patch.setitem(run._HANDLERS, EventKind.WORKFLOW_STARTED, on_started)
+    patch.setitem(resolving.HANDLERS, EventKind.WORKFLOW_STARTED, on_started)
 
 
 @plant
@@ -95,7 +96,7 @@ def commands_match_by_position(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def the_digest_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(commands.ScheduleActivity, "_evolved", lambda self, recorded: True)
+    patch.setattr(commands, "_evolved", lambda signature, recorded, now: True)
 
 
 @plant
@@ -129,24 +130,24 @@ def now_is_the_latest_stamp_and_not_the_largest(patch: pytest.MonkeyPatch) -> No
 
 @plant
 def a_buffered_signal_is_lost_on_replay(patch: pytest.MonkeyPatch) -> None:
-    real = Run._on_signal
+    real = Messages.received
 
-    def on_signal(self: Run, event: Event) -> None:
-        if not self.replaying or self.waiters.get(event.data().name):
+    def received(self: Messages, event: Event) -> None:
+        if not self._run.replaying or self.waiters.get(event.data().name):
             real(self, event)
 
-    patch.setitem(run._HANDLERS, EventKind.SIGNAL_RECEIVED, on_signal)
+    patch.setattr(Messages, "received", received)
 
 
 @plant
 def a_signal_is_skipped(patch: pytest.MonkeyPatch) -> None:
-    real = Run._on_signal
+    real = Messages.received
 
-    def on_signal(self: Run, event: Event) -> None:
+    def received(self: Messages, event: Event) -> None:
         if event.event_id % 5:
             real(self, event)
 
-    patch.setitem(run._HANDLERS, EventKind.SIGNAL_RECEIVED, on_signal)
+    patch.setattr(Messages, "received", received)
 
 
 @plant
@@ -154,7 +155,7 @@ def signals_are_taken_last_first(patch: pytest.MonkeyPatch) -> None:
     real = context.WorkflowContext._take
 
     def take(self: context.WorkflowContext, name: str, as_type: Any) -> Any:
-        self._run.buffers[name].reverse()
+        self._run.messages.buffers[name].reverse()
         return real(self, name, as_type)
 
     patch.setattr(context.WorkflowContext, "_take", take)
@@ -162,13 +163,13 @@ def signals_are_taken_last_first(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def carried_signals_come_after_the_first_step(patch: pytest.MonkeyPatch) -> None:
-    real = Run._on_started
+    real = Run.on_started
 
     def on_started(self: Run, event: Event) -> None:
         real(self, event)
         self._held = 0
 
-    patch.setitem(run._HANDLERS, EventKind.WORKFLOW_STARTED, on_started)
+    patch.setitem(resolving.HANDLERS, EventKind.WORKFLOW_STARTED, on_started)
 
 
 @plant

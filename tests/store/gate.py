@@ -11,7 +11,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from harvest.store import commit as statements
+from harvest.store import commit_parts as statements
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.store import Store
 from tests.support import eventually

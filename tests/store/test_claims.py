@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,11 +13,12 @@ import pytest
 
 from harvest.store import claims, fleet
 from harvest.store.claims import Claimed
+from harvest.store.marks import HANDICAP, Marks
 from harvest.store.results import ActivityEnd, end_activities
 from harvest.store.store import Store
+from tests.scale import scale
 from tests.store.rows import a_run, a_worker, activities_of, next_id, one, task_of
-
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+from tests.support import eventually
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ async def a_task(store: Store, *, priority: int = 0, age: float = 0.0, due: floa
 
 
 async def claimed(store: Store, worker: UUID, most: int = 100) -> Sequence[Claimed]:
-    return await claims.claim(store, worker, ["default"], most, LONG_AGO)
+    return await claims.claim(store, worker, ["default"], most)
 
 
 async def claimed_one_by_one(store: Store, worker: UUID) -> list[UUID]:
@@ -161,8 +163,119 @@ async def test_what_was_on_a_lost_worker_twice_is_taken_alone(store: Store) -> N
     for table in ("harvest_workflow_tasks", "harvest_activity_tasks"):
         await store.scan.write(f"update {table} set strikes = 2 where execution_id = $1", runs[0])
     assert [each.execution_id for each in await claimed(store, worker)] == [runs[1]]
-    suspects = await claims.claim(store, worker, ["default"], 1, LONG_AGO, suspects=True)
+    suspects = await claims.claim(store, worker, ["default"], 1, suspects=True)
     assert [each.execution_id for each in suspects] == [runs[0]]
     for suspect, run in ((False, runs[1]), (True, runs[0])):
         taken = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, suspects=suspect)
         assert [each.execution_id for each in taken] == [run]
+
+
+_BEST = """
+select execution_id from {table} t
+ where queue = 'default' and state = 0 and due <= clock_timestamp() and {gate}
+ order by priority desc, sort_at limit $1"""
+_SORTED = """
+update {table} set priority = $2, due = clock_timestamp() + $3 * interval '1 second',
+       sort_at = clock_timestamp() + $4 * interval '1 second' where execution_id = $1"""
+_PINNED = "update harvest_workflow_tasks set sticky_worker = $2, sticky_until = 'infinity' where execution_id = $1"
+
+
+class Backlog:
+    """Tasks of one kind as they come: of several priorities, first ones, delayed ones, pinned ones."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        self.store = store
+        self.is_first_kind = kind == "workflow tasks"
+        table = "harvest_workflow_tasks" if self.is_first_kind else "harvest_activity_tasks"
+        gate = "(sticky_until is null or sticky_worker = $2)" if self.is_first_kind else "$2::uuid is not null"
+        self.best_sql = _BEST.format(table=table, gate=gate)
+        self.sorted_sql = _SORTED.format(table=table)
+
+    def marks(self) -> Marks:
+        return Marks(HANDICAP) if self.is_first_kind else Marks()
+
+    async def add(self, chance: random.Random, pin: UUID | None) -> UUID:
+        if self.is_first_kind:
+            run = await a_run(self.store, None, state=0)
+        else:
+            run = await a_run(self.store, None, state=2, pending={1: 0})
+        delay = 3600.0 if chance.random() < 0.2 else 0.0
+        handicap = 30.0 if self.is_first_kind and chance.random() < 0.5 else 0.0
+        await self.store.scan.write(self.sorted_sql, run, chance.choice((7, 0, 0, 0, -3)), delay, delay + handicap)
+        if pin is not None and self.is_first_kind:
+            await self.store.scan.write(_PINNED, run, pin)
+        return run
+
+    async def best(self, worker: UUID, most: int) -> list[UUID]:
+        rows = await self.store.scan.fetch(self.best_sql, most, worker)
+        return [row["execution_id"] for row in rows]
+
+    async def claim(self, worker: UUID, most: int, marks: Marks) -> list[UUID]:
+        taken: Sequence[Any]
+        if self.is_first_kind:
+            taken = await claims.claim(self.store, worker, ["default"], most, marks)
+        else:
+            taken = await claims.claim_activities(self.store, worker, "w", ["default"], ["a"], most, marks)
+        return [each.execution_id for each in taken]
+
+
+KINDS = pytest.mark.parametrize("kind", ["workflow tasks", "activities"])
+
+
+@KINDS
+async def test_claims_from_marks_take_what_claims_that_look_at_everything_would(store: Store, kind: str) -> None:
+    backlog = Backlog(store, kind)
+    for seed in range(scale(2, 40)):
+        chance = random.Random(seed)
+        workers = [(await a_worker(store), backlog.marks()) for _ in range(2)]
+        most = chance.choice((1, 4))
+        for _ in range(30):
+            for _ in range(chance.randint(0, 4)):
+                await backlog.add(chance, chance.choice(workers)[0] if chance.random() < 0.2 else None)
+            worker, marks = chance.choice(workers)
+            best = await backlog.best(worker, most)
+            assert await backlog.claim(worker, most, marks) == best, f"seed {seed}"
+        for worker, marks in workers:
+            while best := await backlog.best(worker, most):
+                assert await backlog.claim(worker, most, marks) == best, f"seed {seed}"
+
+
+async def test_a_pin_that_ends_delays_a_task_behind_the_marks_by_a_full_look_at_most(store: Store) -> None:
+    resident, other, marks = await a_worker(store), await a_worker(store), Marks(HANDICAP)
+    pinned = await a_task(store, age=60)
+    await store.scan.write(_PINNED, pinned, resident)
+    usual = await a_task(store, age=1)
+    first = await claims.claim(store, other, ["default"], 10, marks)
+    assert [each.execution_id for each in first] == [usual]
+    await store.scan.write("update harvest_workflow_tasks set sticky_until = null where execution_id = $1", pinned)
+
+    async def taken() -> bool:
+        found = await claims.claim(store, other, ["default"], 10, marks)
+        return [each.execution_id for each in found] == [pinned]
+
+    await eventually(taken)
+
+
+async def test_an_activity_whose_run_was_locked_is_taken_by_the_next_claim(store: Store) -> None:
+    worker, marks = await a_worker(store), Marks()
+    run = await a_run(store, None, state=2, pending={1: 0})
+    await store.scan.write(
+        "update harvest_activity_tasks set sort_at = sort_at - interval '1 minute' where execution_id = $1", run
+    )
+    async with store.write.connection() as connection, connection.transaction():
+        await connection.execute("select from harvest_executions where execution_id = $1 for update", run)
+        assert not await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, marks)
+    taken = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, marks)
+    assert [each.execution_id for each in taken] == [run]
+
+
+async def test_each_queue_gives_up_to_the_most_that_was_asked_for(store: Store) -> None:
+    worker, marks = await a_worker(store), Marks(HANDICAP)
+    runs = [await a_task(store, age=n) for n in range(8)]
+    await store.scan.write(
+        "update harvest_workflow_tasks set queue = 'other' where execution_id = any($1::uuid[])", runs[:5]
+    )
+    for expected in ({"other": 2, "default": 2}, {"other": 2, "default": 1}, {"other": 1}):
+        found = await claims.claim(store, worker, ["other", "default"], 2, marks)
+        assert {queue: sum(each.queue == queue for each in found) for queue in expected} == expected
+        assert len(found) == sum(expected.values())

@@ -15,12 +15,12 @@ import pytest
 from harvest import clock
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
-from harvest.store import appends, claims, fleet, results, upkeep
+from harvest.store import appends, claims, closings, fleet, results, timers, upkeep
 from harvest.store.commit import HELD, PARKED, Batch, commit
 from harvest.store.results import ActivityEnd, ActivityRetry
 from harvest.store.store import Store
 from tests.scale import scale
-from tests.store.rows import a_run, a_worker, one
+from tests.store.rows import a_run, a_worker
 from tests.store.rules import an_entry
 
 RUNS = 12
@@ -69,14 +69,13 @@ class Hunt:
 
     async def terminate(self, store: Store) -> None:
         if self.chance.random() < 0.2:
-            await appends.close(
+            await closings.close(
                 store, await self.an_open_run(store), EventKind.WORKFLOW_TERMINATED, b"{}", State.TERMINATED, an_entry()
             )
 
     async def claim(self, store: Store) -> None:
-        since = await one(store, "select '-infinity'::timestamptz")
         worker = self.chance.choice(self.workers)
-        await claims.claim(store, worker, ["default"], 5, since)
+        await claims.claim(store, worker, ["default"], 5)
         await claims.claim_activities(store, worker, "w", ["default"], ["a"], 5)
 
     async def commit(self, store: Store) -> None:
@@ -134,8 +133,8 @@ class Hunt:
         )
 
     async def fire(self, store: Store) -> None:
-        await appends.fire_timers(store)
-        await appends.close_overdue(store)
+        await timers.fire_timers(store)
+        await closings.close_overdue(store)
 
     async def lose_a_worker(self, store: Store) -> None:
         lost = self.workers.pop(0)

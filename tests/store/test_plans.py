@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import msgspec
 import pytest
 
 from harvest.history.kinds import EventKind
-from harvest.store import appends, claims, results, upkeep
-from harvest.store.commit import HELD, Batch, parameters, statement
+from harvest.store import appends, audit, claims, closings, results, timers, upkeep
+from harvest.store.commit import HELD, Batch, Successor, parameters
+from harvest.store.commit_parts import Needs, statement
+from harvest.store.marks import HANDICAP, Marks, Picked
 from harvest.store.pool import CLAIM, COMMIT, COMMON, SCAN, WRITE, Role
 from harvest.store.store import Store
 from tests.scale import scale
@@ -26,6 +28,7 @@ BATCH = 5
 BIG = {
     "harvest_executions", "harvest_execution_details", "harvest_events", "harvest_workflow_tasks",
     "harvest_activity_tasks", "harvest_timers", "harvest_dedupe", "harvest_heartbeats",
+    "harvest_children", "harvest_deliveries",
 }  # fmt: skip
 pytestmark = pytest.mark.slow
 
@@ -49,6 +52,12 @@ _POPULATION = (
        select md5('e' || n)::uuid, 9, 1 from generate_series(2, $1::int, 2) n""",
     """insert into harvest_timers (execution_id, seq, fires_at)
        select md5('e' || n)::uuid, 2, clock_timestamp() + interval '1 hour' from generate_series(2, $1::int, 2) n""",
+    """insert into harvest_children (child_execution_id, parent_execution_id, seq, close_policy, awaited)
+       select md5('c' || n)::uuid, md5('e' || n)::uuid, 1, 1, true from generate_series(2, $1::int, 2) n""",
+    """insert into harvest_deliveries
+           (kind, source_execution_id, source_seq, target_execution_id, target_shard, payload, due)
+       select 1, md5('e' || n)::uuid, 1, md5('c' || n)::uuid, 0, '{}', clock_timestamp() + interval '1 hour'
+         from generate_series(2, $1::int, 2) n""",
     """insert into harvest_dedupe (execution_id, kind, key)
        select md5('e' || n)::uuid, 2, 'k' from generate_series(2, $1::int, 2) n""",
 )
@@ -127,43 +136,61 @@ async def sites(new_database: Callable[[str], str]) -> AsyncIterator[dict[int, S
         await site.store.close()
 
 
-def a_batch(site: Site, needs: tuple[bool, ...]) -> Batch:
+def a_batch(site: Site, needs: Needs) -> Batch:
     """One decision for each held run, with what `needs` says."""
-    merges, schedules, timers, cancels, closes = needs
     batch = Batch()
     for run in site.runs:
         batch.event(run, 2, EventKind.MARKER_RECORDED, 0, None, b"{}")
-        if merges:
+        if needs.merges:
             batch.merge(run, 1, 1)
-        if schedules:
+        if needs.activities:
             batch.activity(
                 run, 7, eager=True, scheduled_event_id=2, queue="default", name="a", priority=0, start_to_close=None,
                 heartbeat=None, schedule_to_close=None, timeout_after=None,
             )  # fmt: skip
-        if timers:
+        if needs.timers:
             batch.timer(run, 8, datetime.now(UTC))
-        if cancels:
+        if needs.cancels:
             batch.cancel(run, 2)
             batch.cancel(run, 3)
-        if closes:
+        if needs.closes:
             batch.close(run, b"1", None)
+        _relate(batch, run, needs)
         batch.decision(
-            run, attempt=1, expected=2, next_event_id=3, state=10 if closes else 0, task_state=HELD,
-            merged=int(merges), waiting=None,
+            run, attempt=1, expected=2, next_event_id=3, state=10 if needs.closes else 0, task_state=HELD,
+            merged=int(needs.merges), waiting=None,
         )  # fmt: skip
     return batch
+
+
+def _relate(batch: Batch, run: UUID, needs: Needs) -> None:
+    """What the run has to do with others."""
+    if needs.children:
+        batch.child(run, 9, uuid4(), 1, True)
+    if needs.deliveries:
+        batch.delivery(run, 9, 1, uuid4(), 0, b"{}")
+    if needs.details:
+        batch.detail(run, "{}", b"1")
+    if needs.cascades:
+        batch.cascade(run)
+    if needs.successors:
+        new = Successor(
+            execution_id=uuid4(), business_key=uuid4(), workflow_name="w", workflow_id="w", version=1, partition=0,
+            queue="default", started=b"{}", input=b"null", events=[(10, b"{}")],
+        )  # fmt: skip
+        batch.successor(run, new)
 
 
 Statement = Callable[[Site], tuple[Role, str, list[Any]]]
 
 
-def a_commit(needs: tuple[bool, ...]) -> Statement:
+def a_commit(needs: Needs) -> Statement:
     return lambda site: (COMMIT, statement(needs), parameters(site.worker, a_batch(site, needs)))
 
 
 def an_append(site: Site) -> tuple[Role, str, list[Any]]:
     return WRITE, appends._APPEND, [
-        site.runs[0], 10, b"{}", "key", appends.SIGNAL_KEY, *appends._audit_values(an_entry()),
+        site.runs[0], 10, b"{}", "key", appends.SIGNAL_KEY, *audit.audit_values(an_entry()),
     ]  # fmt: skip
 
 
@@ -177,35 +204,57 @@ def retries(site: Site) -> tuple[Role, str, list[Any]]:
     return SCAN, results._RETRY, [site.runs, [1] * n, [1] * n, [site.worker] * n, [0.5] * n, [b"{}"] * n, [0] * n]
 
 
+def everything() -> list[list[object]]:
+    """What a full look seeks."""
+    return claims._columns(Marks(HANDICAP).seeks(["default"]))
+
+
+def from_marks() -> list[list[object]]:
+    """What a claim seeks that comes a minute after one of three priorities: all rows here lie beyond the marks."""
+    marks, then = Marks(HANDICAP), datetime.now(UTC) - timedelta(minutes=1)
+    marks.seeks(["default"])
+    marks.note(["default"], 10, then, [Picked("default", priority, then) for priority in (5, 0, -5)])
+    return claims._columns(marks.seeks(["default"]))
+
+
 HOT: dict[str, Statement] = {
-    "claim": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, datetime(2000, 1, 1, tzinfo=UTC)]),
-    "claim a suspect": lambda s: (
-        CLAIM,
-        claims._CLAIM_SUSPECT,
-        [["default"], s.worker, 1, datetime(2000, 1, 1, tzinfo=UTC)],
-    ),
+    "claim": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, *everything()]),
+    "claim from marks": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, *from_marks()]),
+    "claim a suspect": lambda s: (CLAIM, claims._CLAIM_SUSPECT, [["default"], s.worker, 1]),
     "claim a suspect activity": lambda s: (
         CLAIM,
         claims._CLAIM_SUSPECT_ACTIVITY,
         [["default"], s.worker, 1, ["a"], 6, "w"],
     ),
-    "claim activities": lambda s: (CLAIM, claims._CLAIM_ACTIVITIES, [["default"], s.worker, BATCH, ["a"], 6, "w"]),
+    "claim activities": lambda s: (
+        CLAIM,
+        claims._CLAIM_ACTIVITIES,
+        [["default"], s.worker, BATCH, *everything(), ["a"], 6, "w"],
+    ),
+    "claim activities from marks": lambda s: (
+        CLAIM,
+        claims._CLAIM_ACTIVITIES,
+        [["default"], s.worker, BATCH, *from_marks(), ["a"], 6, "w"],
+    ),
     "news": lambda s: (CLAIM, claims._NEWS, [s.worker]),
     "load": lambda s: (CLAIM, claims._EVENTS, [s.runs, [1] * len(s.runs)]),
     "release": lambda s: (SCAN, claims._RELEASE, [s.runs, [1] * len(s.runs), s.worker]),
     "append": an_append,
     "end activities": ends,
     "retry activities": retries,
-    "fire timers": lambda s: (SCAN, appends._TIMERS, [12]),
+    "fire timers": lambda s: (SCAN, timers._TIMERS, [12]),
     "overdue activities": lambda s: (SCAN, upkeep._OVERDUE, []),
-    "deadlines": lambda s: (SCAN, appends._DEADLINES, [15, 19]),
-    "next timer": lambda s: (SCAN, appends._NEXT_TIMER, []),
+    "late runs": lambda s: (SCAN, closings._LATE, []),
+    "end runs": lambda s: (SCAN, closings._END_MANY, [s.runs, [b"{}"] * len(s.runs), [None] * len(s.runs), 63, 13]),
+    "next timer": lambda s: (SCAN, timers._NEXT_TIMER, []),
 }
-for _needs in product((False, True), repeat=5):
-    _parts = [
-        part for part, needed in zip(("merge", "schedule", "timer", "cancel", "close"), _needs, strict=True) if needed
-    ]
-    HOT[f"commit {' '.join(_parts)}".strip()] = a_commit(_needs)
+_OWN = [Needs(*own) for own in product((False, True), repeat=5)]
+_RELATED = [
+    Needs(closes=closes, children=True, deliveries=True, details=details, successors=successors, cascades=closes)
+    for closes, details, successors in ((False, False, False), (False, True, False), (True, False, False), (True,) * 3)
+]
+for _needs in (*_OWN, *_RELATED, Needs(closes=True, deliveries=True), Needs(closes=True, successors=True)):
+    HOT[" ".join(["commit", *(part for part, needed in _needs._asdict().items() if needed)])] = a_commit(_needs)
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "analyzed"])

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from harvest.store import appends, results
-from harvest.store import commit as commits
+from harvest.store import commit_parts as commits
 from harvest.store.store import Store
 from tests.store import rules
 

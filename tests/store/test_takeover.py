@@ -25,7 +25,7 @@ async def take_over(store: Store, run: UUID) -> UUID:
     """Free what expired workers held, and claim the run by a new one."""
     await fleet.free_lost(store)
     heir = await a_worker(store)
-    claimed = await claims.claim(store, heir, ["default"], 1000, await one(store, "select '-infinity'::timestamptz"))
+    claimed = await claims.claim(store, heir, ["default"], 1000)
     assert run in {each.execution_id for each in claimed}
     return heir
 
@@ -155,12 +155,11 @@ async def test_the_third_lost_worker_puts_a_run_into_quarantine_until_another_bu
         blocked = await one(store, "select blocked from harvest_executions where execution_id = $1", run)
         assert blocked == ("quarantined" if strike == 3 else None)
     heir = await a_worker(store)
-    since = await one(store, "select '-infinity'::timestamptz")
-    assert run not in {each.execution_id for each in await claims.claim(store, heir, ["default"], 1000, since)}
+    assert run not in {each.execution_id for each in await claims.claim(store, heir, ["default"], 1000)}
     await fleet.retry_blocked(store, "", ["default"])
-    assert run not in {each.execution_id for each in await claims.claim(store, heir, ["default"], 1000, since)}
+    assert run not in {each.execution_id for each in await claims.claim(store, heir, ["default"], 1000)}
     await fleet.retry_blocked(store, "a new build", ["default"])
-    assert run in {each.execution_id for each in await claims.claim(store, heir, ["default"], 1000, since)}
+    assert run in {each.execution_id for each in await claims.claim(store, heir, ["default"], 1000)}
 
 
 async def test_an_activity_that_has_struck_out_is_not_claimed_again_and_comes_up_as_overdue(store: Store) -> None:

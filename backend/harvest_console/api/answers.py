@@ -18,7 +18,7 @@ AnyRequest = Request[Any, Any, Any]
 JSON: Final = "application/json"
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_CSV: Final = frozenset({"state"})
+_CSV: Final = frozenset({"state", "status"})
 
 
 class UnavailableShard(msgspec.Struct, frozen=True):

@@ -10,7 +10,8 @@ from harvest.errors import HarvestError
 class Doc(Struct, frozen=True):
     """A route's entry: the structs of its query, body and answers, and the refusals that are its own.
 
-    `any_body` says that the body is any JSON value; `keyed` that an idempotency key may be sent.
+    `any_body` says that the body is any JSON value; `keyed` that an idempotency key may be sent; `stream` that the
+    answer is a stream of events.
     """
 
     summary: str
@@ -19,5 +20,6 @@ class Doc(Struct, frozen=True):
     body: type[Struct] | None = None
     any_body: bool = False
     keyed: bool = False
+    stream: bool = False
     answers: dict[int, type[Struct] | None] = {}
     refusals: tuple[type[HarvestError], ...] = ()

@@ -20,9 +20,9 @@ from harvest_console.api.doc import Doc
 from harvest_console.api.shapes import HistoryQuery, NoQuery, ResultQuery
 from harvest_console.auth.caller import settings_of
 from harvest_console.paths import part
+from harvest_console.problems import EXECUTION_HEADER as EXECUTION_HEADER
 
 AnyRequest = Request[Any, Any, Any]
-EXECUTION_HEADER = "X-Harvest-Execution-Id"
 MISSING = (ExecutionNotFoundError, ShardUnavailableError)
 _OCTETS = "application/octet-stream"
 
@@ -56,10 +56,15 @@ async def get_execution(request: AnyRequest, shards: Shards, execution_id: str) 
 )
 async def get_history(request: AnyRequest, shards: Shards, execution_id: str) -> Response[bytes]:
     """Events in the order asked for; the cursor goes into `after`, or into `before` for `order=desc`."""
+    return await history_answer(request, shards, parse_execution_id(part(execution_id)))
+
+
+async def history_answer(request: AnyRequest, shards: Shards, execution_id: UUID) -> Response[bytes]:
+    """Events in the order asked for; the cursor goes into `after`, or into `before` for `order=desc`."""
     query = read_query(request, HistoryQuery)
     page = await reading.history(
         shards,
-        parse_execution_id(part(execution_id)),
+        execution_id,
         after=query.after,
         before=query.before,
         limit=query.limit,
@@ -83,7 +88,11 @@ async def get_event_payload(shards: Shards, execution_id: str, event_id: str) ->
 
 @get(
     "/workflows/{execution_id:str}/payload/{name:str}",
-    opt={"doc": Doc("The whole input, result or memo, as a file.", answers={200: None}, refusals=MISSING)},
+    opt={
+        "doc": Doc(
+            "The whole input, result, memo or current details, as a file.", answers={200: None}, refusals=MISSING
+        )
+    },
 )
 async def get_payload(shards: Shards, execution_id: str, name: str) -> Response[bytes]:
     """The stored JSON text, byte for byte."""

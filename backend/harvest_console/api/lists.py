@@ -6,10 +6,12 @@ from typing import Any
 
 from litestar import Request, Response, get
 
+from harvest import clock
 from harvest.errors import CursorError, ShardUnavailableError, WorkflowNotRegisteredError
-from harvest.operations import auditing, definitions, listing
+from harvest.operations import auditing, counting, definitions, listing
 from harvest.operations.auditing import AuditFilter
-from harvest.operations.listing import ListFilter
+from harvest.operations.counting import Grouped
+from harvest.operations.listing import Counted, ListFilter
 from harvest.shards import Shards
 from harvest_console.api.answers import answer, read_query, status_fields, unavailable
 from harvest_console.api.doc import Doc
@@ -17,6 +19,7 @@ from harvest_console.api.shapes import (
     AuditAnswer,
     AuditQuery,
     CountAnswer,
+    CountQuery,
     FilterQuery,
     ListAnswer,
     ListQuery,
@@ -71,19 +74,46 @@ async def list_workflows(request: AnyRequest, shards: Shards) -> Response[bytes]
 
 @get(
     "/workflows/count",
-    opt={"doc": Doc("How many executions there are, to 10,000.", query=FilterQuery, answers={200: CountAnswer})},
+    opt={
+        "doc": Doc(
+            "How many executions there are, to a cap; in groups if asked.", query=CountQuery, answers={200: CountAnswer}
+        )
+    },
 )
 async def count_workflows(request: AnyRequest, shards: Shards) -> Response[bytes]:
     """Counted to a cap on each shard, never further."""
-    counted = await listing.count(shards, _filter(read_query(request, FilterQuery)))
-    return answer(
-        {
-            "count": counted.count,
-            "capped": counted.capped,
-            "status": counted.status,
-            "unavailable_shards": unavailable(counted.missing),
-        }
+    query = read_query(request, CountQuery)
+    if query.group_by is None:
+        counted = await listing.count(shards, _filter(query))
+        return answer(
+            CountAnswer(
+                count=counted.count,
+                total=counted.count,
+                capped=counted.capped,
+                groups=[],
+                truncated=False,
+                as_of=clock.now(),
+                **_availability(counted),
+            )
+        )
+    grouped = await counting.count_groups(
+        shards, _filter(query), group_by=query.group_by, limit_groups=query.limit_groups
     )
+    return answer(
+        CountAnswer(
+            count=grouped.total,
+            total=grouped.total,
+            capped=grouped.capped,
+            groups=grouped.groups,
+            truncated=grouped.truncated,
+            as_of=grouped.as_of,
+            **_availability(grouped),
+        )
+    )
+
+
+def _availability(counted: Counted | Grouped) -> dict[str, Any]:
+    return {"status": counted.status, "unavailable_shards": unavailable(counted.missing)}
 
 
 @get(

@@ -24,13 +24,17 @@ _PARAMETER = re.compile(r"\{(\w+):\w+\}")
 _PATH_SCHEMAS: Final[dict[str, Schema]] = {
     "execution_id": {"type": "string", "format": "uuid"},
     "event_id": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
-    "name": {"type": "string", "enum": ["input", "result", "memo"]},
+    "name": {"type": "string", "enum": ["input", "result", "memo", "current_details"]},
 }
 _KEY_HEADER: Final[Schema] = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "Repeating a request with its key does it once; one is minted when none is sent.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}
+_EVENTS: Final[Schema] = {
+    "description": "Server-sent events, until the connection is closed.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
 }
 _SECURITY: Final[Schema] = {
     "HarvestBearerToken": {"type": "http", "scheme": "bearer"},
@@ -88,6 +92,8 @@ def _operation(handler: HTTPRouteHandler, path: str, schemas: Schema) -> Schema:
         operation["security"] = []
     if doc.keyed:
         operation["parameters"].append(_KEY_HEADER)
+    if doc.stream:
+        operation["responses"]["200"] = _EVENTS
     if doc.body is not None:
         operation["requestBody"] = {"content": {JSON: {"schema": _reference(doc.body)}}}
     elif doc.any_body:

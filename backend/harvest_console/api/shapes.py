@@ -11,47 +11,23 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from harvest.history.limits import NAME_BYTES, REASON_CHARACTERS, WORKFLOW_ID_BYTES
 from harvest.history.states import State
 from harvest.operations.auditing import MOST_ENTRIES, AuditView
+from harvest.operations.counting import MOST_GROUPS, CountGroup
 from harvest.operations.definitions import Definition
 from harvest.operations.listing import MOST_ROWS
 from harvest.operations.reading import MOST_EVENTS
-from harvest.operations.views import ExecutionView
+from harvest.operations.updating import DEFAULT_WAIT
+from harvest.operations.views import ExecutionView, Payload
 from harvest_console.api.answers import UnavailableShard
 
 Instant = Annotated[datetime, Meta(tz=True)]
 Key = Annotated[str, Meta(min_length=1, max_length=NAME_BYTES)]
 Cursor = Annotated[str, Meta(max_length=500)]
+WorkflowId = Annotated[str, Meta(min_length=1, max_length=WORKFLOW_ID_BYTES)]
+WaitText = Annotated[str, Meta(pattern=r"^\d{1,6}(\.\d{1,6})?s?$")]
+WaitSeconds = Annotated[float, Meta(ge=0, le=DEFAULT_WAIT)]
 # For readers of the document; a word that is no state is refused by the operation, which names those there are.
-_STATES = "^({0})(,({0}))*$".format("|".join(State.__members__))
+STATES = "^({0})(,({0}))*$".format("|".join(State.__members__))
 Availability = Literal["complete", "partial", "unavailable"]
-
-
-class StartBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What to start a workflow with. The header Idempotency-Key wins over the field."""
-
-    workflow_id: Annotated[str, Meta(min_length=1, max_length=WORKFLOW_ID_BYTES)] | None = None
-    input: Raw | UnsetType = UNSET
-    queue: Annotated[str, Meta(min_length=1, max_length=NAME_BYTES)] | None = None
-    priority: Annotated[int, Meta(ge=-32768, le=32767)] = 0
-    memo: Raw | UnsetType = UNSET
-    search_attrs: dict[str, Any] | None = None
-    execution_timeout_secs: Annotated[float, Meta(gt=0)] | None = None
-    reuse_policy: Literal[
-        "allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running"
-    ] = "allow_duplicate"
-    conflict_policy: Literal["unspecified", "fail", "use_existing", "terminate_existing"] = "unspecified"
-    idempotency_key: Key | None = None
-
-
-class StartAnswer(Struct, frozen=True):
-    """201 for a run that this request began, 200 for one that was there."""
-
-    execution_id: UUID
-    workflow_name: str
-    workflow_id: str
-    state: str
-    shard_id: int
-    started_fresh: bool
-    deduplicated: bool
 
 
 class SignalQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,6 +43,44 @@ class SignalAnswer(Struct, frozen=True, kw_only=True):
     execution_id: UUID
     signal_delivered: bool
     deduplicated: bool
+    routed_execution_id: UUID | UnsetType = UNSET
+
+
+class UpdateQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far to wait, and for how many seconds. The header Idempotency-Key wins over the parameter."""
+
+    wait: Literal["admitted", "completed"] = "completed"
+    timeout_secs: WaitSeconds = DEFAULT_WAIT
+    idempotency_key: Key | None = None
+
+
+class UpdateBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the handler is given; null if left out."""
+
+    input: Raw | UnsetType = UNSET
+
+
+class UpdateResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many seconds to wait for the answer, 30 at most; `10` or `10s`."""
+
+    wait: WaitText = "0"
+
+    @property
+    def seconds(self) -> float:
+        """The wait as a number."""
+        return min(float(self.wait.removesuffix("s")), DEFAULT_WAIT)
+
+
+class UpdateAnswer(Struct, frozen=True, kw_only=True):
+    """An update that is in the run's history; `result` is what its handler returned, null while it is only admitted."""
+
+    ok: bool = True
+    execution_id: UUID
+    update_id: str
+    stage: Literal["admitted", "completed"]
+    result: Payload | None
+    deduplicated: bool
+    routed_execution_id: UUID | UnsetType = UNSET
 
 
 class ReasonBody(Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,14 +89,23 @@ class ReasonBody(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=REASON_CHARACTERS)] = ""
 
 
+class EmptyBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Nothing is asked for beside the act itself."""
+
+
 class CancelAnswer(Struct, frozen=True, kw_only=True):
-    """The run was asked to end in its own time; `newly_cancelled` is false when it had been asked before."""
+    """The run was asked to end in its own time; `newly_cancelled` is false when it had been asked before.
+
+    `routed_execution_id` is the run that was reached, where another of its chain was asked for; so in the other
+    answers.
+    """
 
     ok: bool = True
     execution_id: UUID
     state: str
     newly_cancelled: bool
     reason: str
+    routed_execution_id: UUID | UnsetType = UNSET
 
 
 class TerminateAnswer(Struct, frozen=True, kw_only=True):
@@ -92,6 +115,31 @@ class TerminateAnswer(Struct, frozen=True, kw_only=True):
     execution_id: UUID
     state: str
     newly_terminated: bool
+    routed_execution_id: UUID | UnsetType = UNSET
+
+
+class PauseAnswer(Struct, frozen=True, kw_only=True):
+    """The run is held, since when, why and by whom; `newly_paused` is false when it was held before."""
+
+    ok: bool = True
+    execution_id: UUID
+    state: str
+    newly_paused: bool
+    paused_at: datetime | None
+    reason: str
+    actor: str
+    routed_execution_id: UUID | UnsetType = UNSET
+
+
+class ResumeAnswer(Struct, frozen=True, kw_only=True):
+    """The run goes on; `newly_resumed` is false when it was not held. How long the pause was, in seconds."""
+
+    ok: bool = True
+    execution_id: UUID
+    state: str
+    newly_resumed: bool
+    pause_duration_secs: float
+    routed_execution_id: UUID | UnsetType = UNSET
 
 
 class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +158,7 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """How many seconds to wait for the end, 30 at most; `10` or `10s`."""
 
-    wait: Annotated[str, Meta(pattern=r"^\d{1,6}(\.\d{1,6})?s?$")] = "0"
+    wait: WaitText = "0"
 
     @property
     def seconds(self) -> float:
@@ -121,7 +169,7 @@ class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class FilterQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Which executions; `state` takes several words with commas between them, `blocked=true` those that stand still."""
 
-    state: Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": _STATES})] | None = None
+    state: Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": STATES})] | None = None
     blocked: bool = False
     workflow_name: Annotated[str, Meta(max_length=NAME_BYTES)] | None = None
     workflow_id: Annotated[str, Meta(max_length=WORKFLOW_ID_BYTES)] | None = None
@@ -147,11 +195,26 @@ class ListAnswer(Struct, frozen=True, kw_only=True):
     unavailable_shards: list[UnavailableShard]
 
 
+class CountQuery(FilterQuery, frozen=True, forbid_unknown_fields=True):
+    """What to count, and by what; `limit_groups` are told apart, the rest is one group."""
+
+    group_by: Literal["state", "workflow_name", "state,workflow_name"] | None = None
+    limit_groups: Annotated[int, Meta(ge=1, le=MOST_GROUPS)] = 50
+
+
 class CountAnswer(Struct, frozen=True, kw_only=True):
-    """How many there are on the shards that answered; `capped` when there are more than that."""
+    """How many there are on the shards that answered; `capped` when there are more than that.
+
+    `groups` is empty where nothing was asked to be grouped by; `truncated` tells that the last of them, `other`, stands
+    for several. `total` is the sum of the groups, else the same as `count`.
+    """
 
     count: int
+    total: int
     capped: bool
+    groups: list[CountGroup]
+    truncated: bool
+    as_of: datetime
     status: Availability
     unavailable_shards: list[UnavailableShard]
 

@@ -75,12 +75,12 @@ class Remote(msgspec.Struct, frozen=True):
         """Read what is at the path; query values of None are left out. Raises RemoteError."""
         return self._send("GET", parts, query, None, {})
 
-    def post(self, *parts: str, body: bytes, idempotency_key: str | None = None) -> Answer:
-        """Send `body`, which is JSON text. Raises RemoteError."""
+    def post(self, *parts: str, body: bytes, idempotency_key: str | None = None, **query: object) -> Answer:
+        """Send `body`, which is JSON text; query values of None are left out. Raises RemoteError."""
         headers = {"Content-Type": "application/json"}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
-        return self._send("POST", parts, {}, body, headers)
+        return self._send("POST", parts, query, body, headers)
 
     def _send(
         self, method: str, parts: tuple[str, ...], query: dict[str, object], body: bytes | None, headers: dict[str, str]

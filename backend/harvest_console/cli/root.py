@@ -16,8 +16,10 @@ VERBS = {
         "Print another link that signs a browser in to the console.",
     ),
     "worker": ("harvest_console.cli.worker:worker", "Run a worker with the workflows of an app."),
+    "lint": ("harvest_console.cli.lint:lint", "Look for what workflow code must not do, without running it."),
     "migrate": ("harvest_console.cli.migrate:migrate", "Bring the databases to this release's schema, or show theirs."),
-    "workflow": ("harvest_console.cli.workflow:workflow", "Start, list, look at, signal, cancel and end workflows."),
+    "workflow": ("harvest_console.cli.verbs:workflow", "Start, list, look at, signal, query and end workflows."),
+    "history": ("harvest_console.cli.reading:history", "Take histories out of the databases."),
 }
 
 

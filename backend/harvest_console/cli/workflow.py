@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import click
 import msgspec
-from msgspec import Raw
 
 from harvest_console.cli.remote import (
     DEFAULT_URL,
@@ -24,8 +23,6 @@ from harvest_console.cli.remote import (
 )
 from harvest_console.tokens import DEFAULT_DATA_DIR, find_token
 
-REUSE: Final = ("allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running")
-CONFLICT: Final = ("unspecified", "fail", "use_existing", "terminate_existing")
 _WAIT_EACH: Final = 25.0
 
 
@@ -123,16 +120,16 @@ def json_options(what: str, help: str) -> Callable[[Callable[..., None]], Callab
     return add
 
 
-def _located(name: str | None, target: str) -> list[str]:
+def located(name: str | None, target: str, *more: str) -> list[str]:
     """The path of an execution: by its id, or by type and workflow id."""
-    return ["workflows", "by-id", name, target] if name else ["workflows", target]
+    return ["workflows", *(("by-id", name, target) if name else (target,)), *more]
 
 
 def _execution_id(session: Session, name: str | None, target: str) -> str:
     """The execution id; asked for where the target is the workflow id of a type."""
     if name is None:
         return target
-    found = msgspec.json.decode(session.remote.get(*_located(name, target)).body, type=dict[str, Any])
+    found = msgspec.json.decode(session.remote.get(*located(name, target)).body, type=dict[str, Any])
     return str(found["execution_id"])
 
 
@@ -141,48 +138,7 @@ BY_NAME = click.option("--workflow-name", help="Take the argument as the workflo
 
 @click.group(epilog=EXIT_STATUSES)
 def workflow() -> None:
-    """Start, list, look at, signal, cancel and end workflows."""
-
-
-@workflow.command()
-@click.argument("workflow_name")
-@click.option("--workflow-id", help="Its business id; unique while the run is open.")
-@click.option("--queue", help="The task queue, if not the type's own.")
-@click.option("--priority", type=int, help="Higher is taken first.")
-@json_options("input", "The input as JSON.")
-@json_options("memo", "A note kept with the run, as JSON.")
-@json_options("search-attrs", "Search attributes, a JSON object.")
-@click.option("--execution-timeout-secs", type=float, help="The run's deadline, from its start.")
-@click.option("--reuse-policy", type=click.Choice(REUSE), help="When an earlier run of the id has ended.")
-@click.option("--conflict-policy", type=click.Choice(CONFLICT), help="When a run of the id is open.")
-@click.option("--idempotency-key", help="Starting again with the same key gives the same run.")
-@with_session
-def start(
-    session: Session,
-    workflow_name: str,
-    input_json: str | None,
-    input_file: Path | None,
-    memo_json: str | None,
-    memo_file: Path | None,
-    search_attrs_json: str | None,
-    search_attrs_file: Path | None,
-    idempotency_key: str | None,
-    **plain: Any,
-) -> None:
-    """Start a workflow of type WORKFLOW_NAME."""
-    body: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
-    for name, data in (
-        ("input", json_text("input", input_json, input_file)),
-        ("memo", json_text("memo", memo_json, memo_file)),
-        ("search_attrs", json_text("search-attrs", search_attrs_json, search_attrs_file)),
-    ):
-        if data is not None:
-            body[name] = Raw(data)
-    session.show(
-        session.remote.post(
-            "workflows", workflow_name, "start", body=msgspec.json.encode(body), idempotency_key=idempotency_key
-        )
-    )
+    """Start, list, look at, signal, update, query, hold and end workflows."""
 
 
 @workflow.command(name="list")
@@ -208,7 +164,7 @@ def list_(session: Session, state: tuple[str, ...], limit: int | None, **query: 
 @with_session
 def get(session: Session, execution: str, workflow_name: str | None) -> None:
     """Show one execution: state, payloads, what it waits for."""
-    session.show(session.remote.get(*_located(workflow_name, execution)))
+    session.show(session.remote.get(*located(workflow_name, execution)))
 
 
 @workflow.command()
@@ -232,7 +188,7 @@ def history(session: Session, execution: str, workflow_name: str | None, **query
 @with_session
 def result(session: Session, execution: str, workflow_name: str | None, wait: float) -> None:
     """Show how an execution ended; waits for it with --wait."""
-    path = [*_located(workflow_name, execution), "result"]
+    path = located(workflow_name, execution, "result")
     while True:
         step = min(wait, _WAIT_EACH)
         answer = session.remote.get(*path, wait=f"{step:.6f}s")
@@ -244,47 +200,3 @@ def result(session: Session, execution: str, workflow_name: str | None, wait: fl
     session.show(answer)
     if msgspec.json.decode(answer.body).get("state") != "COMPLETED":
         sys.exit(RemoteError.exit_code)
-
-
-@workflow.command()
-@click.argument("execution")
-@click.argument("signal_name")
-@BY_NAME
-@json_options("payload", "The payload as JSON; null if not given.")
-@click.option("--idempotency-key", help="Signalling again with the same key delivers it once.")
-@with_session
-def signal(
-    session: Session,
-    execution: str,
-    signal_name: str,
-    workflow_name: str | None,
-    payload_json: str | None,
-    payload_file: Path | None,
-    idempotency_key: str | None,
-) -> None:
-    """Send the signal SIGNAL_NAME to an execution."""
-    body = json_text("payload", payload_json, payload_file) or b"null"
-    path = [*_located(workflow_name, execution), "signal", signal_name]
-    session.show(session.remote.post(*path, body=body, idempotency_key=idempotency_key))
-
-
-@workflow.command()
-@click.argument("execution")
-@BY_NAME
-@click.option("--reason", default="", help="Why; the history and the audit log keep it.")
-@with_session
-def cancel(session: Session, execution: str, workflow_name: str | None, reason: str) -> None:
-    """Ask an execution to end in its own time."""
-    found = _execution_id(session, workflow_name, execution)
-    session.show(session.remote.post("workflows", found, "cancel", body=msgspec.json.encode({"reason": reason})))
-
-
-@workflow.command()
-@click.argument("execution")
-@BY_NAME
-@click.option("--reason", default="", help="Why; the history and the audit log keep it.")
-@with_session
-def terminate(session: Session, execution: str, workflow_name: str | None, reason: str) -> None:
-    """End an execution at once; its code does not run again."""
-    found = _execution_id(session, workflow_name, execution)
-    session.show(session.remote.post("workflows", found, "terminate", body=msgspec.json.encode({"reason": reason})))

@@ -60,9 +60,13 @@ class Client:
 
 
 class Hub:
-    """Listens to every shard and tells each tab what concerns it. `start` before serving, `close` at the signal."""
+    """Listens to every shard and tells each tab what concerns it. `start` before serving, `close` at the signal.
+
+    `closing` is set by then, for streams that are not of tabs.
+    """
 
     def __init__(self, shards: Shards) -> None:
+        self.closing = asyncio.Event()
         self._shards = shards
         self._boot = clock.random_bytes(4).hex()
         self._number = 0
@@ -82,6 +86,7 @@ class Hub:
     async def close(self) -> None:
         """End every stream and stop listening. Safe to call more than once."""
         self._closed = True
+        self.closing.set()
         for client in self._clients:
             client.end()
         tasks, self._tasks = self._tasks, []

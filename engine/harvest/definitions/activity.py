@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from harvest.definitions.options import ActivityOptions, Retry, activity_options
@@ -165,12 +166,4 @@ def _delta(seconds: float | None) -> timedelta | None:
 
 
 def _with_policy(options: ActivityOptions, source: ActivityOptions) -> ActivityOptions:
-    return ActivityOptions(
-        queue=options.queue,
-        priority=options.priority,
-        schedule_to_start=options.schedule_to_start,
-        start_to_close=options.start_to_close,
-        schedule_to_close=options.schedule_to_close,
-        heartbeat=options.heartbeat,
-        retry=source.retry,
-    )
+    return msgspec.structs.replace(options, retry=source.retry, explicit_retry=source.explicit_retry)

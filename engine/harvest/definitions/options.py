@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from harvest.errors import DefinitionError
@@ -13,13 +16,14 @@ from harvest.history.limits import check_text
 
 Jitter = Literal["none", "full", "equal"]
 DEFAULT_START_TO_CLOSE_SECONDS = 600.0
+_NEVER_BUGS: Final = (asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
 class Retry(Struct, frozen=True, kw_only=True):
-    """How often and how soon a failed activity is tried again.
+    """How often and how soon a failed activity, or a failed workflow, is tried again.
 
     The wait before attempt n+1 is `initial_interval * coefficient ** (n - 1)`, at most `max_interval`. Failures whose
-    type is named in `non_retryable` end the activity at once.
+    type is named in `non_retryable` end it at once.
     """
 
     max_attempts: int = 3
@@ -59,13 +63,30 @@ class ActivityOptions(Struct, frozen=True, kw_only=True):
     schedule_to_close: float | None = None
     heartbeat: float | None = None
     retry: RetryPolicy = RetryPolicy()
+    explicit_retry: bool = False
 
 
 class WorkflowOptions(Struct, frozen=True, kw_only=True):
-    """Everything that shapes a workflow's runs."""
+    """Everything that shapes a workflow's runs. Times in seconds.
+
+    `execution_timeout` is the limit of one run, `chain_execution_timeout` that of a run with all that follow it as new
+    or as a retry. `block_on` are the exceptions that stop a run as a bug to be mended instead of ending it.
+    """
 
     queue: str = "default"
     execution_timeout: float | None = None
+    chain_execution_timeout: float | None = None
+    retry: RetryPolicy | None = None
+    block_on: tuple[type[BaseException], ...] = ()
+
+    def published(self) -> dict[str, Any]:
+        """What a start needs of them where the code is not at hand, as JSON can say it."""
+        return {
+            "queue": self.queue,
+            "execution_timeout": self.execution_timeout,
+            "chain_execution_timeout": self.chain_execution_timeout,
+            "retry": None if self.retry is None else msgspec.to_builtins(self.retry),
+        }
 
 
 def activity_options(
@@ -98,14 +119,36 @@ def activity_options(
         schedule_to_close=scheduled,
         heartbeat=heartbeat,
         retry=(retry or Retry()).policy(),
+        explicit_retry=retry is not None,
     )
 
 
-def workflow_options(*, queue: str, execution_timeout: timedelta | None) -> WorkflowOptions:
+def workflow_options(
+    *,
+    queue: str,
+    execution_timeout: timedelta | None,
+    chain_execution_timeout: timedelta | None = None,
+    retry: Retry | None = None,
+    block_on: Sequence[type[BaseException]] = (),
+) -> WorkflowOptions:
     """Check the options of a workflow."""
+    for kind in block_on:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise DefinitionError(f"block_on holds {kind!r}; it must hold types of exceptions")
+        if any(issubclass(kind, never) or issubclass(never, kind) for never in _NEVER_BUGS):
+            raise DefinitionError(
+                f"block_on holds {kind.__name__}: that is how a run is cancelled, or a worker stopped"
+            )
+    run = _seconds("execution_timeout", execution_timeout)
+    chain = _seconds("chain_execution_timeout", chain_execution_timeout)
+    if run is not None and chain is not None and run > chain:
+        raise DefinitionError("execution_timeout is longer than chain_execution_timeout; it must not be")
     return WorkflowOptions(
         queue=check_text(queue, what="queue"),
-        execution_timeout=_seconds("execution_timeout", execution_timeout),
+        execution_timeout=run,
+        chain_execution_timeout=chain,
+        retry=None if retry is None else retry.policy(),
+        block_on=tuple(block_on),
     )
 
 

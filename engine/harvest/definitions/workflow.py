@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import ast
+import copy
 import inspect
-import textwrap
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from harvest.definitions.options import WorkflowOptions
+from harvest.definitions import lint
+from harvest.definitions.children import ChildOptions, ClosePolicy, child_options
+from harvest.definitions.options import Retry, WorkflowOptions
 from harvest.definitions.signature import Schema, Signature, signature_of, type_schema
 from harvest.errors import DefinitionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# C types whose clocks no shim can reach at run time, so the source is read instead (design 3).
-CLOCK_CALLS: Final = {
-    ("datetime", "now"): "ctx.now()",
-    ("datetime", "utcnow"): "ctx.now()",
-    ("datetime", "today"): "ctx.now()",
-    ("date", "today"): "ctx.now().date()",
-}
-
 
 RESERVED_NAMES: Final = frozenset({"by-id", "count", "registered"})
 
@@ -38,6 +32,7 @@ class WorkflowDefinition(Generic[P, R]):
         options: WorkflowOptions,
         signature: Signature,
         signals: dict[str, Schema],
+        updates: dict[str, Schema] | None = None,
     ) -> None:
         self.function = function
         self.name = name
@@ -45,12 +40,45 @@ class WorkflowDefinition(Generic[P, R]):
         self.options = options
         self.signature = signature
         self.signals = signals
+        self.updates = updates or {}
+        self.child = ChildOptions()
         self.description = inspect.cleandoc(function.__doc__ or "")
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function with a context of your own, as a test may."""
         return self.function(*args, **kwargs)
+
+    def with_options(
+        self,
+        *,
+        workflow_id: str | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        detached: bool = False,
+        close_policy: ClosePolicy | None = None,
+        deadline: timedelta | None = None,
+        execution_timeout: timedelta | None = None,
+        retry: Retry | None = None,
+        shard_id: int | None = None,
+    ) -> WorkflowDefinition[P, R]:
+        """The same workflow, started as a child with these options in one call; raises DefinitionError.
+
+        `deadline` is how long the parent waits; `execution_timeout` ends the child by itself. See `child_options`.
+        """
+        changed = copy.copy(self)
+        changed.child = child_options(
+            workflow_id=workflow_id,
+            queue=queue,
+            priority=priority,
+            detached=detached,
+            close_policy=close_policy,
+            deadline=deadline,
+            execution_timeout=execution_timeout,
+            retry=retry,
+            shard_id=shard_id,
+        )
+        return changed
 
 
 def define_workflow(
@@ -60,10 +88,13 @@ def define_workflow(
     version: int,
     options: WorkflowOptions,
     signals: dict[str, Any] | None,
+    updates: dict[str, Any] | None = None,
+    allow_nondeterministic_apis: bool = False,
 ) -> WorkflowDefinition[..., Any]:
     """Check a function and make a workflow of it; raises DefinitionError.
 
-    `signals` maps the names of the signals that the workflow takes to their types; the console makes forms of them.
+    `signals` and `updates` map the names of those that the workflow takes to their types; the console makes forms of
+    them. Without `allow_nondeterministic_apis` the source is read for what cannot be replayed.
     """
     what = f"workflow {name!r}"
     if name in RESERVED_NAMES:
@@ -74,7 +105,8 @@ def define_workflow(
         raise DefinitionError(f"{what} must take its context as first parameter: `ctx: WorkflowContext`")
     if version < 1:
         raise DefinitionError(f"{what} has version {version}; versions start at 1")
-    _refuse_clock_calls(function, what)
+    if not allow_nondeterministic_apis:
+        lint.refuse(function, what)
     return WorkflowDefinition(
         function,
         name=name,
@@ -85,45 +117,8 @@ def define_workflow(
             signal: type_schema(of_type, what=f"signal {signal!r} of {what}")
             for signal, of_type in (signals or {}).items()
         },
-    )
-
-
-def _refuse_clock_calls(function: Callable[..., Any], what: str) -> None:
-    """Read the function and the functions of its module that it calls; raises DefinitionError naming the line."""
-    function = inspect.unwrap(function)
-    seen: set[Callable[..., Any]] = set()
-    unread = [function]
-    while unread:
-        current = unread.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for call in _calls_of(current):
-            if isinstance(call.func, ast.Attribute):
-                _refuse_clock_call(call, call.func, current, what)
-            elif isinstance(call.func, ast.Name):
-                called = current.__globals__.get(call.func.id)
-                if inspect.isfunction(called) and called.__module__ == function.__module__:
-                    unread.append(called)
-
-
-def _calls_of(function: Callable[..., Any]) -> list[ast.Call]:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-
-def _refuse_clock_call(call: ast.Call, attribute: ast.Attribute, function: Callable[..., Any], what: str) -> None:
-    owner = attribute.value
-    name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-    known = function.__globals__.get(name) if isinstance(owner, ast.Name) else None
-    instead = CLOCK_CALLS.get((getattr(known, "__name__", name), attribute.attr))
-    if instead is None or (known is not None and getattr(known, "__module__", "") != "datetime"):
-        return
-    line = function.__code__.co_firstlineno + call.lineno - 1
-    raise DefinitionError(
-        f"{what} calls {name}.{attribute.attr}() on line {line}: a replay would see another time; use {instead}",
-        line=line,
+        updates={
+            update: type_schema(of_type, what=f"update {update!r} of {what}")
+            for update, of_type in (updates or {}).items()
+        },
     )

@@ -47,6 +47,8 @@ class WorkflowStarted(Struct, frozen=True, omit_defaults=True):
     carried: int = 0
     execution_timeout_seconds: float | None = None
     build: str = ""
+    tenant: str = "default"
+    priority: int = 0
     parent_id: str = ""
     root_id: str = ""
     reports: bool = False
@@ -253,7 +255,7 @@ class ChildWorkflowFailed(Struct, frozen=True, omit_defaults=True):
 
 
 class ChildCancelRequested(Struct, frozen=True):
-    """The workflow no longer waits for the child, which is asked to end; its late result is not recorded."""
+    """The workflow no longer waits for the child, which is asked to end; a late result is recorded and ignored."""
 
 
 class UpdateAdmitted(Struct, frozen=True, omit_defaults=True):

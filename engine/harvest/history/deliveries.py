@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 from harvest.history.data import RetryPolicy, Target
 
 _NULL: Final = Raw(b"null")
+ANYWHERE: Final = -1  # the shard of a target that is known by name and id alone
 CLOSE_POLICIES: Final = ("abandon", "request_cancel", "terminate")  # their places are their numbers in the tables
 
 

@@ -14,24 +14,34 @@ ExecutionId = uuid.UUID
 
 RESERVED_SHARD: Final = 65535
 PARTITIONS: Final = 512
+_NOISE: Final = (1 << 62) - 1
 
 
 def mint_execution_id(shard_id: int) -> ExecutionId:
     """A fresh UUID version 8: 16 bits of the shard where the run starts, 44 bits of milliseconds, the rest random."""
     if not 0 <= shard_id < RESERVED_SHARD:
         raise InvalidRequestError(f"shard {shard_id} is out of range; shards are 0 to {RESERVED_SHARD - 1}")
-    milliseconds = clock.unix_milliseconds() & ((1 << 44) - 1)
-    noise = int.from_bytes(clock.random_bytes(9)) & ((1 << 62) - 1)
-    # 128 bits: shard 16 | ms 32 high | version 4 | ms 12 low | variant 2 | random 62
-    value = (
-        (shard_id << 112)
+    noise = int.from_bytes(clock.random_bytes(9)) & _NOISE
+    return _version_8(shard_id, clock.unix_milliseconds(), noise)
+
+
+def derive_execution_id(shard_id: int, parent: ExecutionId, seq: int, milliseconds: int) -> ExecutionId:
+    """The id of the child that command `seq` of `parent` asks for: the same on every replay, so known at once."""
+    noise = int.from_bytes(sha256(parent.bytes + seq.to_bytes(8)).digest()[:8]) & _NOISE
+    return _version_8(shard_id, milliseconds, noise)
+
+
+def _version_8(shard_id: int, milliseconds: int, noise: int) -> ExecutionId:
+    """128 bits: shard 16 | ms 32 high | version 4 | ms 12 low | variant 2 | noise 62."""
+    milliseconds &= (1 << 44) - 1
+    return uuid.UUID(
+        int=(shard_id << 112)
         | ((milliseconds >> 12) << 80)
         | (8 << 76)
         | ((milliseconds & 0xFFF) << 64)
         | (0b10 << 62)
         | noise
     )
-    return uuid.UUID(int=value)
 
 
 def shard_of(execution_id: ExecutionId) -> int:

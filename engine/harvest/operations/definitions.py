@@ -32,6 +32,7 @@ class Definition(Struct, frozen=True, kw_only=True):
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
     signals: dict[str, dict[str, Any]]
+    updates: dict[str, dict[str, Any]]
     description: str
     live: bool
     seen_at: datetime
@@ -42,6 +43,7 @@ class _Catalogue:
 
     def __init__(self) -> None:
         self.answer: Partial[Definition] | None = None
+        self.versions: dict[tuple[str, int], Definition] = {}
         self.at = float("-inf")
         self.reading = asyncio.Lock()
 
@@ -59,48 +61,69 @@ async def registered(shards: Shards, *, newer_than: float | None = None) -> Part
     async with catalogue.reading:
         if catalogue.answer is None or catalogue.at < oldest:
             started = clock.monotonic()
-            catalogue.answer = await _read(shards)
+            catalogue.answer, catalogue.versions = await _read(shards)
             catalogue.at = started
         return catalogue.answer
 
 
-async def find(shards: Shards, name: str) -> Definition:
-    """A workflow type by name; a type that has just been registered is found at once.
+async def find(shards: Shards, name: str, version: int | None = None) -> Definition:
+    """A workflow type by name, in its latest version if none is given; one that was just registered is found at once.
 
     Raises WorkflowNotRegisteredError, or ShardUnavailableError when a shard that may know it does not answer.
     """
     known = await registered(shards)
-    found = _named(known, name)
+    found = _named(shards, known, name, version)
     if found is None:
         known = await registered(shards, newer_than=clock.monotonic())
-        found = _named(known, name)
+        found = _named(shards, known, name, version)
     if found is not None:
         return found
     if known.missing:
         raise ShardUnavailableError(
-            f"no workflow type {name!r} is known on the shards that answer, but not all of them do",
+            f"no workflow type {_called(name, version)} is known on the shards that answer, but not all of them do",
             unavailable_shards=[{"shard_id": shard.shard_id, "reason": shard.reason} for shard in known.missing],
         )
+    versions = sorted(each for called, each in _of_shards[shards].versions if called == name)
     names = sorted({each.name for each in known.rows if each.kind == WORKFLOW})
     close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "; a worker that has it must have run in the last 7 days"
-    raise WorkflowNotRegisteredError(f"no workflow type {name!r} is registered{hint}", workflow_name=name, known=names)
+    if versions:
+        hint = f"; there is version {', '.join(map(str, versions))}"
+    elif close:
+        hint = f"; did you mean {close[0]!r}?"
+    else:
+        hint = "; a worker that has it must have run in the last 7 days"
+    raise WorkflowNotRegisteredError(
+        f"no workflow type {_called(name, version)} is registered{hint}",
+        workflow_name=name,
+        known=names,
+        **({"version": version, "versions": versions} if version is not None else {}),
+    )
 
 
-def _named(known: Partial[Definition], name: str) -> Definition | None:
+def _called(name: str, version: int | None) -> str:
+    return repr(name) if version is None else f"{name!r} version {version}"
+
+
+def _named(shards: Shards, known: Partial[Definition], name: str, version: int | None) -> Definition | None:
+    if version is not None:
+        return _of_shards[shards].versions.get((name, version))
     return next((each for each in known.rows if each.kind == WORKFLOW and each.name == name), None)
 
 
-async def _read(shards: Shards) -> Partial[Definition]:
+async def _read(shards: Shards) -> tuple[Partial[Definition], dict[tuple[str, int], Definition]]:
     async def read(store: Store) -> list[Definition]:
         return [_definition(row) for row in await rows.registered(store)]
 
     answer = await shards.fan_out(read)
     latest: dict[tuple[str, str], Definition] = {}
+    versions: dict[tuple[str, int], Definition] = {}
     for found in answer.rows:
         key = (found.kind, found.name)
         latest[key] = _later(latest[key], found) if key in latest else found
-    return msgspec.structs.replace(answer, rows=[latest[key] for key in sorted(latest)])
+        if found.kind == WORKFLOW:
+            exact = (found.name, found.version)
+            versions[exact] = _later(versions[exact], found) if exact in versions else found
+    return msgspec.structs.replace(answer, rows=[latest[key] for key in sorted(latest)]), versions
 
 
 def _later(one: Definition, other: Definition) -> Definition:
@@ -111,14 +134,17 @@ def _later(one: Definition, other: Definition) -> Definition:
 
 
 def _definition(row: Mapping[str, Any]) -> Definition:
+    schema = _schema(row["input_schema"])
+    updates = schema.pop("x-updates", {})
     return Definition(
         kind=row["kind"],
         name=row["name"],
         version=row["version"],
         build=row["build"],
-        input_schema=_schema(row["input_schema"]),
+        input_schema=schema,
         output_schema=_schema(row["output_schema"]),
         signals=_schema(row["signals"]),
+        updates=updates if isinstance(updates, dict) else {},
         description=row["description"],
         live=row["live"],
         seen_at=row["seen_at"],

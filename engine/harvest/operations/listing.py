@@ -67,7 +67,7 @@ async def list_executions(
     if not 1 <= page_size <= MOST_ROWS:
         raise InvalidRequestError(f"page_size is {page_size}; it must be 1 to {MOST_ROWS}", field="page_size")
     began = clock.monotonic()
-    by_row = _filter(wanted)
+    by_row = row_filter(wanted)
 
     async def read(
         store: Store, anchor: tuple[datetime, UUID] | None, descending: bool, limit: int
@@ -96,7 +96,7 @@ async def list_executions(
 
 async def count(shards: Shards, wanted: ListFilter, *, cap: int = COUNT_CAP) -> Counted:
     """How many executions match, counted to `cap`: no shard looks at more than `cap + 1` of them."""
-    by_row = _filter(wanted)
+    by_row = row_filter(wanted)
 
     async def read(store: Store) -> list[int]:
         return [await rows.count(store, by_row, cap + 1)]
@@ -106,18 +106,14 @@ async def count(shards: Shards, wanted: ListFilter, *, cap: int = COUNT_CAP) -> 
     return Counted(count=min(total, cap), capped=total > cap, status=answer.status, missing=answer.missing)
 
 
-def _filter(wanted: ListFilter) -> rows.ExecutionFilter:
+def row_filter(wanted: ListFilter) -> rows.ExecutionFilter:
+    """The filter as the store takes it; raises InvalidRequestError for one that cannot be."""
     if wanted.order not in ("asc", "desc"):
         raise InvalidRequestError(f"order is {wanted.order[:80]!r}; it must be asc or desc", field="order")
-    for word in wanted.states:
-        if word not in State.__members__:
-            raise InvalidRequestError(
-                f"{word[:80]!r} is no state; there are {', '.join(State.__members__)}", field="state"
-            )
     for field in ("workflow_name", "workflow_id"):
         if "\x00" in (getattr(wanted, field) or ""):
             raise InvalidRequestError(f"{field} holds a NUL character, which no name or id has", field=field)
-    states = tuple(sorted({State[word] for word in wanted.states}))
+    states = tuple(sorted({state_named(word) for word in wanted.states}))
     return rows.ExecutionFilter(
         states=states if len(states) < len(State) else (),
         blocked=wanted.blocked,
@@ -126,3 +122,10 @@ def _filter(wanted: ListFilter) -> rows.ExecutionFilter:
         started_after=wanted.started_after,
         started_before=wanted.started_before,
     )
+
+
+def state_named(word: str, field: str = "state") -> State:
+    """The state of a word; raises InvalidRequestError naming the `field` that holds it."""
+    if word not in State.__members__:
+        raise InvalidRequestError(f"{word[:80]!r} is no state; there are {', '.join(State.__members__)}", field=field)
+    return State[word]

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadDecodeError
-from harvest.history.data import WorkflowContinuedAsNew
+from harvest.history.data import WorkflowContinuedAsNew, WorkflowExecutionPaused
 from harvest.history.payload import CODEC_JSON
 from harvest.history.states import State
 from harvest.operations.asking import ask
@@ -23,11 +23,15 @@ from harvest.operations.views import (
     EventView,
     ExecutionDetail,
     FailureView,
+    Pause,
     Payload,
     Pending,
     PendingActivity,
+    PendingChild,
     PendingTimer,
+    attributes_view,
     blocked_view,
+    close_policy_word,
     event_view,
     execution_fields,
     failure_view,
@@ -59,7 +63,7 @@ class HistoryPage(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """How an execution ended. `execution_id` is the last run of a chain that continued as new."""
+    """How an execution ended. `execution_id` is the last run of a chain that continued as new or was tried again."""
 
     execution_id: UUID
     state: str
@@ -91,13 +95,21 @@ def _detail(rows: reads.DetailRows, shard_id: int, href: str) -> ExecutionDetail
         fields["blocked"] = blocked_view(row["blocked"], row["blocked_details"])
     if is_open(fields["state"]) and fields["waiting"] is None:
         timers = [timer["fires_at"] for timer in rows.timers]
-        fields["waiting"] = waiting_text([task["name"] for task in rows.activities], min(timers, default=None))
+        fields["waiting"] = waiting_text(
+            [task["name"] for task in rows.activities],
+            min(timers, default=None),
+            [child["workflow_name"] for child in rows.children if child["awaited"]],
+        )
         if fields["waiting"] is None and row["task_state"] == _PARKED and not row["blocked"]:
             fields["waiting"] = OWN_CODE
+    fields["search_attributes"] = attributes_view(row["search_attributes"])
     return ExecutionDetail(
         **fields,
         queue_served=row["queue_served"],
         cancel_requested_at=row["cancel_requested_at"],
+        next_execution_id=row["next_execution_id"],
+        paused=_pause(rows.paused),
+        current_details=_part(row, "current_details", href),
         input=_part(row, "input", href) or msgspec.Raw(b"null"),
         result=_part(row, "result", href),
         failure=failure_view(row["failure"]),
@@ -114,14 +126,39 @@ def _part(row: Mapping[str, Any], name: str, href: str) -> Payload | None:
 def _pending(rows: reads.DetailRows) -> Pending:
     most = reads.PENDING_SHOWN
     return Pending(
-        activities=[_activity(row) for row in rows.activities[:most]],
+        activities=[_activity(row, put_off=rows.paused is not None) for row in rows.activities[:most]],
         timers=[PendingTimer(seq=row["seq"], fires_at=row["fires_at"]) for row in rows.timers[:most]],
-        truncated=len(rows.activities) > most or len(rows.timers) > most,
+        children=[_child(row) for row in rows.children[:most]],
+        truncated=any(len(each) > most for each in (rows.activities, rows.timers, rows.children)),
     )
 
 
-def _activity(row: Mapping[str, Any]) -> PendingActivity:
+def _child(row: Mapping[str, Any]) -> PendingChild:
+    return PendingChild(
+        seq=row["seq"],
+        execution_id=row["child_execution_id"],
+        workflow_name=row["workflow_name"],
+        workflow_id=row["workflow_id"],
+        await_mode="awaited" if row["awaited"] else "detached",
+        parent_close_policy=str(close_policy_word(row["close_policy"])),
+    )
+
+
+def _pause(row: Mapping[str, Any] | None) -> Pause | None:
+    """Who held a run and why, from the event of that; one that cannot be decoded tells when."""
+    if row is None:
+        return None
+    try:
+        data = msgspec.json.decode(row["payload"], type=WorkflowExecutionPaused)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Pause(paused_at=row["at"])
+    return Pause(paused_at=row["at"], reason=data.reason, actor=data.actor)
+
+
+def _activity(row: Mapping[str, Any], *, put_off: bool) -> PendingActivity:
+    """`put_off`: the run is paused, and what waits to be claimed has no time until it is resumed."""
     running = row["state"] == 1
+    timeless = put_off and not running
     return PendingActivity(
         seq=row["seq"],
         name=row["name"],
@@ -130,8 +167,8 @@ def _activity(row: Mapping[str, Any]) -> PendingActivity:
         state="RUNNING" if running else "PENDING",
         scheduled_at=row["scheduled_at"],
         started_at=row["started_at"] if running else None,
-        next_try_at=None if running else row["due"],
-        timeout_at=row["timeout_at"],
+        next_try_at=None if running or timeless else row["due"],
+        timeout_at=None if timeless else row["timeout_at"],
         cancel_requested=row["cancel_requested"],
         heartbeat_at=row["heartbeat_at"],
         heartbeat_head=None if row["heartbeat_head"] is None else head_text(row["heartbeat_head"]),
@@ -202,7 +239,10 @@ async def event_payload(shards: Shards, execution_id: UUID, event_id: int) -> by
 
 
 async def detail_payload(shards: Shards, execution_id: UUID, name: str) -> bytes:
-    """The whole `input`, `result` or `memo`, as the JSON text that is stored. Raises as `event_payload` does."""
+    """The whole `input`, `result`, `memo` or `current_details`, as the JSON text that is stored.
+
+    Raises as `event_payload` does.
+    """
     if name not in reads.DETAIL_PAYLOADS:
         raise InvalidRequestError(
             f"{name[:80]!r} is no payload of an execution; there are {', '.join(reads.DETAIL_PAYLOADS)}", field="name"
@@ -223,8 +263,8 @@ def _plain(row: Mapping[str, Any], what: str) -> bytes:
 async def result(shards: Shards, execution_id: UUID, *, wait: float = 0, api_root: str = API_ROOT) -> Outcome | None:
     """How the execution ended, or None while it is open after `wait` seconds (30 at most).
 
-    Waiting holds no connection: all waiters of the process share one poll a shard. A run that continued as new is
-    followed to the last of its chain. Raises ExecutionNotFoundError and ShardUnavailableError.
+    Waiting holds no connection: all waiters of the process share one poll a shard. A run that continued as new or is
+    tried again is followed to the last of its chain. Raises ExecutionNotFoundError and ShardUnavailableError.
     """
     waiting = waiters(shards).until_closed(shards, min(max(wait, 0.0), MOST_WAIT))
     for _ in range(_MOST_HOPS):
@@ -234,7 +274,8 @@ async def result(shards: Shards, execution_id: UUID, *, wait: float = 0, api_roo
             if not await waiting(shard_id, execution_id):
                 return None
             row = await _outcome(shards, shard_id, execution_id)
-        if row["state"] != State.CONTINUED_AS_NEW or row["last_event"] is None:
+        following = _following(execution_id, row)
+        if following is None:
             href = f"{api_root}/workflows/{execution_id}/payload/result"
             stored = row["result"]
             return Outcome(
@@ -244,14 +285,22 @@ async def result(shards: Shards, execution_id: UUID, *, wait: float = 0, api_roo
                 error=failure_view(row["failure"]),
                 completed_at=row["closed_at"],
             )
-        execution_id = UUID(msgspec.json.decode(row["last_event"], type=WorkflowContinuedAsNew).new_execution_id)
+        execution_id = following
     return None
 
 
+def _following(execution_id: UUID, row: Mapping[str, Any]) -> UUID | None:
+    """The run that a closed one went on as: the newest of its chain, else the one that its last event names."""
+    if row["newest"] is not None and row["newest"] != execution_id:
+        newest: UUID = row["newest"]
+        return newest
+    if row["state"] != State.CONTINUED_AS_NEW or row["continued"] is None:
+        return None
+    return UUID(msgspec.json.decode(row["continued"], type=WorkflowContinuedAsNew).new_execution_id)
+
+
 async def _outcome(shards: Shards, shard_id: int, execution_id: UUID) -> Mapping[str, Any]:
-    row: Mapping[str, Any] | None = await ask(
-        shards, shard_id, lambda store: reads.outcome(store, execution_id, State.CONTINUED_AS_NEW)
-    )
+    row: Mapping[str, Any] | None = await ask(shards, shard_id, lambda store: reads.outcome(store, execution_id))
     if row is None:
         raise _not_found(execution_id)
     return row

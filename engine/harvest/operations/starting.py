@@ -1,4 +1,4 @@
-"""Starting workflows: schema check, placement, the policies of reference 2.8, idempotency keys."""
+"""Starting workflows: placement, the policies of reference 2.8, idempotency keys."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from harvest import clock
 from harvest.errors import (
     ExecutionExistsError,
     HarvestError,
@@ -16,26 +15,25 @@ from harvest.errors import (
     InvalidRequestError,
 )
 from harvest.history import payload
-from harvest.history.data import WorkflowStarted, WorkflowTerminated
+from harvest.history.data import RetryPolicy, WorkflowTerminated
 from harvest.history.events import encode_data
-from harvest.history.ids import business_key, mint_execution_id, partition_of
 from harvest.history.kinds import EventKind
-from harvest.history.large import warn_if_large
 from harvest.history.limits import WORKFLOW_ID_BYTES, check_text
 from harvest.history.states import State
 from harvest.operations import definitions
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
-from harvest.operations.inputs import check_input, search_attributes, with_defaults
+from harvest.operations.inputs import check_input
+from harvest.operations.preparing import StartRequest, checked, prepare, target_of
 from harvest.shards import Shards
-from harvest.store import appends
-from harvest.store.appends import NewExecution
+from harvest.store import closings, starts
 from harvest.store.pool import Connection, Record
+from harvest.store.starts import NewExecution, new_execution
 from harvest.store.store import Store
 
 REUSE_POLICIES: Final = ("allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running")
 CONFLICT_POLICIES: Final = ("unspecified", "fail", "use_existing", "terminate_existing")
-RACES: Final = 5
+RACES: Final = 20
 _FAILED: Final = frozenset({State.FAILED, State.CANCELLED, State.TIMED_OUT})
 # Which ends of a prior run let another begin; a terminated one always does.
 _MAKES_WAY: Final = {
@@ -68,8 +66,8 @@ class _Wanted(Struct, frozen=True):
     names_id: bool
 
 
-class _Taken(Exception):
-    """Another start of the same business key came between. Never leaves this module."""
+class Taken(Exception):
+    """Another came between: the key was taken, or the run that it stands for ended. Tried again; no caller sees it."""
 
 
 async def start(
@@ -78,63 +76,62 @@ async def start(
     *,
     workflow_name: str,
     workflow_id: str | None = None,
+    version: int = 0,
     input: bytes = payload.NULL,
     queue: str | None = None,
     priority: int = 0,
     memo: bytes | None = None,
     search_attrs: Mapping[str, Any] | None = None,
     execution_timeout_secs: float | None = None,
+    chain_execution_timeout_secs: float | None = None,
+    retry: RetryPolicy | None = None,
     reuse_policy: str = "allow_duplicate",
     conflict_policy: str = "unspecified",
     idempotency_key: str | None = None,
 ) -> Started:
     """Start a workflow, or find the run that the policies say stands for it.
 
-    Raises WorkflowNotRegisteredError, InputInvalidError (`fields["problems"]` with JSON pointers), LimitError,
-    ExecutionExistsError, IdempotencyConflictError, and the errors of an unreachable shard.
+    What a run can be asked for is as StartRequest says. Raises WorkflowNotRegisteredError, InputInvalidError
+    (`fields["problems"]` with JSON pointers), LimitError, ExecutionExistsError, IdempotencyConflictError, and the
+    errors of an unreachable shard.
     """
-    check_text(workflow_name, what="workflow_name")
-    _check_choice("reuse_policy", reuse_policy, REUSE_POLICIES)
-    _check_choice("conflict_policy", conflict_policy, CONFLICT_POLICIES)
-    if idempotency_key is not None:
-        check_text(idempotency_key, what="idempotency_key")
-    if workflow_id and not workflow_id.strip():
-        raise InvalidRequestError(
-            "workflow_id holds nothing but white space: name the run, or leave it out", field="workflow_id"
-        )
-    # Without an id the key stands in for it: a repeated request is placed on the same shard (answers 2).
-    chosen = workflow_id or (f"key-{idempotency_key}" if idempotency_key else None) or str(mint_execution_id(0))
-    check_text(chosen, what="workflow_id", most=WORKFLOW_ID_BYTES)
-    if execution_timeout_secs is not None and not 0 < execution_timeout_secs <= 10 * 365 * 86_400:
-        raise InvalidRequestError("execution_timeout_secs must be above 0 and at most ten years")
-    if not -32_768 <= priority <= 32_767:
-        raise InvalidRequestError(f"priority is {priority}; it must be -32768 to 32767", field="priority")
-    target = f"{workflow_name}/{chosen}"[:500]
+    request = StartRequest(
+        workflow_name=workflow_name,
+        workflow_id=workflow_id,
+        version=version,
+        input=input,
+        queue=queue,
+        priority=priority,
+        memo=memo,
+        search_attrs=search_attrs,
+        execution_timeout_secs=execution_timeout_secs,
+        chain_execution_timeout_secs=chain_execution_timeout_secs,
+        retry=retry,
+        idempotency_key=idempotency_key,
+    )
+    return await start_one(shards, actor, request, reuse_policy=reuse_policy, conflict_policy=conflict_policy)
+
+
+async def start_one(
+    shards: Shards,
+    actor: Actor,
+    request: StartRequest,
+    *,
+    reuse_policy: str = "allow_duplicate",
+    conflict_policy: str = "unspecified",
+) -> Started:
+    """As `start`, of a request."""
+    check_choice("reuse_policy", reuse_policy, REUSE_POLICIES)
+    check_choice("conflict_policy", conflict_policy, CONFLICT_POLICIES)
+    names_id = bool(request.workflow_id)
+    request = checked(request)
     try:
-        definition = await definitions.find(shards, workflow_name)
-        input = with_defaults(input, definition.input_schema)
-        check_input(input, definition.input_schema, what=f"the input of workflow {workflow_name!r}")
-        warn_if_large(input, f"the input of workflow {workflow_name!r}")
-        declared = definition.input_schema.get("x-options", {})
-        store = shards.store(shards.router.place(workflow_name, chosen))
-        new = new_execution(
-            store.shard_id,
-            workflow_name=workflow_name,
-            workflow_id=chosen,
-            version=definition.version,
-            input=input,
-            queue=check_text(queue or declared.get("queue", "default"), what="queue"),
-            tenant=actor.tenant,
-            priority=priority,
-            memo=None if memo is None else payload.check_text(memo, what="memo"),
-            search_attributes=None if search_attrs is None else search_attributes(search_attrs),
-            execution_timeout=execution_timeout_secs or declared.get("execution_timeout"),
-        )
-        wanted = _Wanted(reuse_policy, conflict_policy, idempotency_key, bool(workflow_id))
-        started = await _start(store, actor, new, wanted)
+        prepared = await prepare(shards, actor, request)
+        wanted = _Wanted(reuse_policy, conflict_policy, request.idempotency_key, names_id)
+        started = await _start(prepared.store, actor, prepared.new, wanted)
     except HarvestError as error:
         if not error.retryable:
-            await record(shards, actor, "workflow.start", "workflow", target, "failed", error.message)
+            await record(shards, actor, "workflow.start", "workflow", target_of(request), "failed", error.message)
         raise
     if not started.created:
         found = str(started.execution_id)
@@ -147,17 +144,14 @@ async def _start(store: Store, actor: Actor, new: NewExecution, wanted: _Wanted)
         try:
             async with store.write.connection(writes=True) as connection, connection.transaction():
                 started = await _start_once(store, connection, actor, new, wanted)
-        except _Taken:
+        except Taken:
             continue
         if started.created:
             # After the commit: a wake that comes before it finds nothing.
             store.waker.wake(None)
             store.hints.touch(new.partition)
         return started
-    raise ExecutionExistsError(
-        f"workflow id {new.workflow_id!r} is being started by others at this moment; try again",
-        workflow_id=new.workflow_id,
-    )
+    raise contended(new)
 
 
 async def _start_once(
@@ -170,22 +164,22 @@ async def _start_once(
     key = wanted.key
     scoped = f"{new.workflow_name}/{key}"
     if key is not None:
-        holder = await appends.take_start_key(connection, new.execution_id, scoped)
+        holder = (await starts.take_start_keys(connection, [(new.execution_id, scoped)]))[scoped]
         if holder != new.execution_id:
-            return await _keyed_replay(store, connection, holder, new, wanted)
-    prior = await appends.latest(connection, new.business_key)
+            return await keyed_replay(store, connection, holder, key, new, names_id=wanted.names_id)
+    prior = await starts.latest(connection, new.business_key)
     if prior is not None:
         existing = await _apply_policies(store, connection, actor, new, prior, wanted)
         if existing is not None:
             if key is not None:
-                await appends.point_start_key(connection, existing.execution_id, scoped)
+                await starts.point_start_key(connection, existing.execution_id, scoped)
             return existing
     audit = audit_entry(
         actor, "workflow.start", shard_id=store.shard_id, target_id=str(new.execution_id), idempotency_key=key
     )
-    if not await appends.start(connection, new, audit):
-        raise _Taken
-    return _started(store, new.execution_id, new, State.RUNNING, created=True)
+    if not await starts.start(connection, new, audit):
+        raise Taken
+    return started_answer(store, new.execution_id, new, State.RUNNING, created=True)
 
 
 async def _apply_policies(
@@ -204,24 +198,38 @@ async def _apply_policies(
             "terminate_if_running": "end",
         }.get(reuse, "attach")
         if verdict == "attach":
-            return _started(store, prior["execution_id"], new, state, created=False)
+            return started_answer(store, prior["execution_id"], new, state, created=False)
         if verdict == "end":
-            await _end_prior(store.shard_id, connection, actor, prior["execution_id"])
+            await end_prior(store.shard_id, connection, actor, prior["execution_id"])
             return None
     elif state is State.TERMINATED or state in _MAKES_WAY[reuse]:
         return None
-    raise ExecutionExistsError(
-        f"workflow {new.workflow_name!r} with id {new.workflow_id!r} exists ({state.name}), "
-        f"and reuse_policy {reuse!r} with conflict_policy {conflict!r} does not allow another run",
-        existing_execution_id=str(prior["execution_id"]),
+    raise exists(
+        new, prior["execution_id"], state, f"reuse_policy {reuse!r} with conflict_policy {conflict!r} does not allow"
+    )
+
+
+def exists(new: NewExecution, prior: UUID, state: State, why: str) -> ExecutionExistsError:
+    """The refusal of a start for the run that stands in its way."""
+    return ExecutionExistsError(
+        f"workflow {new.workflow_name!r} with id {new.workflow_id!r} exists ({state.name}), and {why} another run",
+        existing_execution_id=str(prior),
         existing_state=state.name,
     )
 
 
-async def _end_prior(shard_id: int, connection: Connection, actor: Actor, execution_id: UUID) -> None:
-    """The holder of the prior run learns of its end when its next commit is refused."""
+def contended(new: NewExecution) -> ExecutionExistsError:
+    """The refusal of a start that others came before each time."""
+    return ExecutionExistsError(
+        f"workflow id {new.workflow_id!r} is being started by others at this moment; try again",
+        workflow_id=new.workflow_id,
+    )
+
+
+async def end_prior(shard_id: int, connection: Connection, actor: Actor, execution_id: UUID) -> None:
+    """End the run that makes way. Its holder learns of it when its next commit is refused."""
     reason = "replaced by a new start"
-    await appends.close_on(
+    await closings.close_on(
         connection,
         execution_id,
         EventKind.WORKFLOW_TERMINATED,
@@ -231,14 +239,14 @@ async def _end_prior(shard_id: int, connection: Connection, actor: Actor, execut
     )
 
 
-async def _keyed_replay(
-    store: Store, connection: Connection, holder: UUID, new: NewExecution, wanted: _Wanted
+async def keyed_replay(
+    store: Store, connection: Connection, holder: UUID, key: str, new: NewExecution, *, names_id: bool
 ) -> Started:
-    key = wanted.key
-    row = await appends.by_id(connection, holder)
+    """What a repeated request with an idempotency key is answered: the run that the first one led to."""
+    row = await starts.by_id(connection, holder)
     if row is None:
         raise IdempotencyConflictError(f"idempotency key {key!r} belongs to a run that is gone; use another key")
-    if row["workflow_id"] != new.workflow_id and wanted.names_id:
+    if row["workflow_id"] != new.workflow_id and names_id:
         raise IdempotencyConflictError(
             f"idempotency key {key!r} was used for workflow id {row['workflow_id']!r}; use another key",
             existing_execution_id=str(holder),
@@ -255,7 +263,8 @@ async def _keyed_replay(
     )
 
 
-def _started(store: Store, execution_id: UUID, new: NewExecution, state: State, *, created: bool) -> Started:
+def started_answer(store: Store, execution_id: UUID, new: NewExecution, state: State, *, created: bool) -> Started:
+    """The answer of a start that led to this run."""
     return Started(
         execution_id=execution_id,
         workflow_name=new.workflow_name,
@@ -264,49 +273,6 @@ def _started(store: Store, execution_id: UUID, new: NewExecution, state: State, 
         shard_id=store.shard_id,
         created=created,
         started_fresh=created,
-    )
-
-
-def new_execution(
-    shard_id: int,
-    *,
-    workflow_name: str,
-    workflow_id: str,
-    version: int,
-    input: bytes,
-    queue: str = "default",
-    tenant: str = "default",
-    priority: int = 0,
-    memo: bytes | None = None,
-    search_attributes: str | None = None,
-    execution_timeout: float | None = None,
-) -> NewExecution:
-    """A run to insert, with a fresh id and seed."""
-    execution_id = mint_execution_id(shard_id)
-    started = WorkflowStarted(
-        workflow_name=workflow_name,
-        workflow_id=workflow_id,
-        version=version,
-        seed=int.from_bytes(clock.random_bytes(8)) >> 3,
-        input=Raw(input),
-        queue=queue,
-        execution_timeout_seconds=execution_timeout,
-    )
-    return NewExecution(
-        execution_id=UUID(int=execution_id.int),
-        business_key=business_key(tenant, workflow_name, workflow_id),
-        workflow_name=workflow_name,
-        workflow_id=workflow_id,
-        version=version,
-        partition=partition_of(workflow_id),
-        queue=queue,
-        started=encode_data(started),
-        input=input,
-        tenant=tenant,
-        priority=priority,
-        memo=memo,
-        search_attributes=search_attributes,
-        execution_timeout=execution_timeout,
     )
 
 
@@ -337,11 +303,12 @@ async def start_many(
     for shard_id, new in by_shard.items():
         store = shards.store(shard_id)
         for first in range(0, len(new), batch):
-            began += await appends.start_many(store, new[first : first + batch])
+            began += await starts.start_many(store, new[first : first + batch])
         store.waker.wake(None)
     return began
 
 
-def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+def check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a word that is none of the choices; raises InvalidRequestError."""
     if value not in choices:
         raise InvalidRequestError(f"{field} is {value[:80]!r}; it must be one of {', '.join(choices)}", field=field)

@@ -6,13 +6,14 @@ import codecs
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
 
 from harvest.history.data import Failure
+from harvest.history.deliveries import CLOSE_POLICIES
 from harvest.history.events import kind_word
 from harvest.history.payload import CODEC_JSON
 from harvest.history.states import State
@@ -47,8 +48,15 @@ class Blocked(Struct, frozen=True, kw_only=True):
     next_try_at: datetime | None = None
 
 
+AwaitMode = Literal["awaited", "detached"]
+
+
 class ExecutionView(Struct, frozen=True, kw_only=True):
-    """One execution without its payloads: a row of the list."""
+    """One execution without its payloads: a row of the list.
+
+    `await_mode` tells whether its parent waits for its end, `parent_close_policy` what becomes of it when the parent
+    ends; both are null where it has no parent.
+    """
 
     execution_id: UUID
     workflow_name: str
@@ -69,6 +77,9 @@ class ExecutionView(Struct, frozen=True, kw_only=True):
     history_events: int
     waiting: str | None
     blocked: Blocked | None
+    await_mode: AwaitMode | None
+    parent_close_policy: str | None
+    search_attributes: dict[str, Raw] | None = None
 
 
 class FailureView(Struct, frozen=True, kw_only=True):
@@ -110,23 +121,46 @@ class PendingTimer(Struct, frozen=True, kw_only=True):
     fires_at: datetime
 
 
+class PendingChild(Struct, frozen=True, kw_only=True):
+    """A child that has not ended. `workflow_name` is null where it has not begun yet, or is on another shard."""
+
+    seq: int
+    execution_id: UUID
+    workflow_name: str | None
+    workflow_id: str | None
+    await_mode: AwaitMode
+    parent_close_policy: str
+
+
 class Pending(Struct, frozen=True, kw_only=True):
     """What an open run has under way; `truncated` when there is more of a kind than is shown."""
 
     activities: list[PendingActivity] = []
     timers: list[PendingTimer] = []
+    children: list[PendingChild] = []
     truncated: bool = False
+
+
+class Pause(Struct, frozen=True, kw_only=True):
+    """Since when a run is held, why, and who holds it."""
+
+    paused_at: datetime
+    reason: str = ""
+    actor: str = ""
 
 
 class ExecutionDetail(ExecutionView, frozen=True, kw_only=True):
     """One execution with its payloads and what it has under way.
 
     `queue_served` tells whether a living worker takes work from its queue; `cancel_requested_at` is when it was asked
-    to cancel.
+    to cancel. `next_execution_id` is the run that it went on as, `current_details` what its code says of itself.
     """
 
     queue_served: bool
     cancel_requested_at: datetime | None
+    next_execution_id: UUID | None
+    paused: Pause | None
+    current_details: Payload | None
 
     input: Payload
     result: Payload | None
@@ -167,8 +201,32 @@ def execution_fields(row: Mapping[str, Any], shard_id: int) -> dict[str, Any]:
         "shard_id": shard_id,
         "history_events": row["next_event_id"] - 1,
         "blocked": Blocked(code=row["blocked"]) if row["blocked"] else None,
+        "await_mode": await_mode(row["parent_id"], row["awaited"]),
+        "parent_close_policy": close_policy_word(row["close_policy"]),
     }
     return fields
+
+
+def await_mode(parent_id: UUID | None, awaited: bool | None) -> AwaitMode | None:
+    """Whether a parent waits for a run; a run that reports to nobody is detached."""
+    if parent_id is None:
+        return None
+    return "awaited" if awaited else "detached"
+
+
+def close_policy_word(number: int | None) -> str | None:
+    """The word of a parent close policy, also of one that this release does not know."""
+    if number is None:
+        return None
+    return CLOSE_POLICIES[number] if 0 <= number < len(CLOSE_POLICIES) else f"unknown_{number}"
+
+
+def attributes_view(stored: str | None) -> dict[str, Raw] | None:
+    """Search attributes from the text of their jsonb value; null where there are none."""
+    try:
+        return msgspec.json.decode(stored, type=dict[str, Raw]) if stored else None
+    except msgspec.MsgspecError:
+        return None
 
 
 def execution_view(row: Mapping[str, Any], shard_id: int) -> ExecutionView:

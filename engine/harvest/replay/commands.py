@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 
 from harvest.definitions.activity import ActivityDefinition
 from harvest.definitions.options import ActivityOptions
+from harvest.definitions.signature import Signature
 from harvest.history.data import ActivityScheduled, TimerStarted
-from harvest.history.events import Event, encode_data, kind_word
+from harvest.history.events import Event, encode_data
 from harvest.history.kinds import EventKind
+from harvest.replay.describing import recorded_as, timer_text
 
-Key = tuple[int, int]
+Key = tuple[int, int | str]
 Difference = tuple[str, str]  # what is recorded, and what the code asks for instead
 
 
@@ -28,6 +30,10 @@ class ScheduleActivity(Struct):
     options: ActivityOptions
     definition: ActivityDefinition[..., Any] | None
     kind: EventKind = EventKind.ACTIVITY_SCHEDULED
+
+    @property
+    def key(self) -> Key:
+        return int(self.kind), self.seq
 
     def describe(self) -> str:
         return f"activity {self.name!r} (number {self.seq})"
@@ -55,22 +61,8 @@ class ScheduleActivity(Struct):
         recorded: ActivityScheduled = event.data()
         if recorded.name != self.name:
             return recorded_as(event), self.describe()
-        if recorded.digest != self.digest and not self._evolved(bytes(recorded.input)):
-            return (
-                f"{recorded_as(event)} with the arguments {_shown(bytes(recorded.input))}",
-                f"it with {_shown(self.input)}",
-            )
-        return None
-
-    def _evolved(self, recorded: bytes) -> bool:
-        """Whether the recorded arguments, read by today's types, are the same as today's."""
-        if self.definition is None:
-            return False
-        signature = self.definition.signature
-        try:
-            return signature.canonical(recorded) == signature.canonical(self.input)
-        except Exception:
-            return False
+        signature = self.definition.signature if self.definition else None
+        return difference_of_input(event, signature, bytes(recorded.input), self.input, (recorded.digest, self.digest))
 
 
 class StartTimer(Struct):
@@ -81,8 +73,12 @@ class StartTimer(Struct):
     until: datetime | None = None
     kind: EventKind = EventKind.TIMER_STARTED
 
+    @property
+    def key(self) -> Key:
+        return int(self.kind), self.seq
+
     def describe(self) -> str:
-        return _timer(self.duration, self.until, self.seq)
+        return timer_text(self.duration, self.until, self.seq)
 
     def payload_at(self, fires_at: datetime) -> bytes:
         """The data of its event."""
@@ -103,6 +99,10 @@ class CancelTimer(Struct):
     seq: int
     kind: EventKind = EventKind.TIMER_CANCELLED
 
+    @property
+    def key(self) -> Key:
+        return int(self.kind), self.seq
+
     def describe(self) -> str:
         return f"cancellation of timer {self.seq}"
 
@@ -117,6 +117,10 @@ class CancelActivity(Struct):
     seq: int
     kind: EventKind = EventKind.ACTIVITY_CANCEL_REQUESTED
 
+    @property
+    def key(self) -> Key:
+        return int(self.kind), self.seq
+
     def describe(self) -> str:
         return f"cancellation of activity {self.seq}"
 
@@ -125,25 +129,42 @@ class CancelActivity(Struct):
         return None
 
 
-Command = ScheduleActivity | StartTimer | CancelTimer | CancelActivity
+class Command(Protocol):
+    """What every command can say of itself."""
+
+    @property
+    def kind(self) -> EventKind:
+        """The kind of event that records it."""
+
+    @property
+    def seq(self) -> int:
+        """Its number; 0 where it has none."""
+
+    @property
+    def key(self) -> Key:
+        """What it is matched by: its kind and its number, or a marker's name."""
+
+    def describe(self) -> str:
+        """In the words of an author."""
+
+    def difference(self, event: Event) -> Difference | None:
+        """What differs from the recorded event, or None."""
 
 
-def recorded_as(event: Event) -> str:
-    """A recorded command in the words of `describe`."""
-    if event.kind == EventKind.ACTIVITY_SCHEDULED:
-        return f"activity {event.data().name!r} (number {event.seq})"
-    if event.kind == EventKind.TIMER_STARTED:
-        data: TimerStarted = event.data()
-        return _timer(data.duration, data.until, event.seq)
-    if event.kind == EventKind.TIMER_CANCELLED:
-        return CancelTimer(event.seq).describe()
-    if event.kind == EventKind.ACTIVITY_CANCEL_REQUESTED:
-        return CancelActivity(event.seq).describe()
-    return f"{kind_word(event.kind)} (number {event.seq})"
+def difference_of_input(
+    event: Event, signature: Signature | None, recorded: bytes, now: bytes, digests: tuple[str, str]
+) -> Difference | None:
+    """Whether arguments differ by more than harmless evolution: read by today's types, they must be the same."""
+    if digests[0] == digests[1] or (signature is not None and _evolved(signature, recorded, now)):
+        return None
+    return f"{recorded_as(event)} with the arguments {_shown(recorded)}", f"it with {_shown(now)}"
 
 
-def _timer(duration: float, until: datetime | None, seq: int) -> str:
-    return f"timer {f'until {until.isoformat()}' if until else f'of {duration:g} s'} (number {seq})"
+def _evolved(signature: Signature, recorded: bytes, now: bytes) -> bool:
+    try:
+        return signature.canonical(recorded) == signature.canonical(now)
+    except Exception:
+        return False
 
 
 def _shown(data: bytes) -> str:

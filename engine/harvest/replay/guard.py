@@ -81,6 +81,13 @@ def enter() -> bool:
     return before
 
 
+def pause() -> bool:
+    """Let the world in for a moment; returns whether a step was in progress, to hand to `leave`."""
+    before = _step.active
+    _step.active = False
+    return before
+
+
 def leave(before: bool) -> None:
     """End a step."""
     _step.active = before

@@ -87,6 +87,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        if self.run.only_looks:
+            self.run.check_may_act()
         handle = asyncio.Handle(callback, args, self, context)
         self.ready.append(handle)
         return handle
@@ -110,6 +112,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.run.cancel_timer(handle.seq)
 
     def create_future(self) -> WorkflowFuture:
+        if self.run.only_looks:
+            self.run.check_may_act()
         future = WorkflowFuture(loop=self)
         future.number = self.next_number()
         return future
@@ -117,6 +121,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None, **_: Any
     ) -> asyncio.Task[T]:
+        if self.run.only_looks:
+            coro.close()
+            self.run.check_may_act()
         # The number must be there before __init__, which puts the task into asyncio's process-wide set.
         task = WorkflowTask.__new__(WorkflowTask)
         task.number = self.next_number()

@@ -7,50 +7,56 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import (
-    ActivityError,
-    ActivityTimeoutError,
     DefinitionError,
+    ForbiddenInWorkflowError,
     HarvestError,
     LimitError,
-    PayloadDecodeError,
     StepTooLongError,
+    WorkflowBugError,
 )
-from harvest.history import payload
-from harvest.history.data import (
-    ActivityFailed,
-    ActivityTimedOut,
-    SignalReceived,
-    WorkflowCancelRequested,
-    WorkflowStarted,
-)
+from harvest.history.data import WorkflowCancelRequested, WorkflowStarted
 from harvest.history.events import Event
 from harvest.history.ids import ExecutionId
 from harvest.history.kinds import COMMANDS, EventKind
 from harvest.history.limits import PENDING_OF_A_KIND
-from harvest.replay import guard, unwinding
-from harvest.replay.commands import (
-    CancelActivity,
-    CancelTimer,
-    ScheduleActivity,
-    StartTimer,
-)
-from harvest.replay.failures import exception_of
+from harvest.replay import guard, inspecting, unwinding
+from harvest.replay.commands import CancelTimer, Command, StartTimer
+from harvest.replay.continuing import ContinueAsNew
+from harvest.replay.handlers import Handlers
+from harvest.replay.inspecting import TaskStack
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, WorkflowTimer
 from harvest.replay.matching import Asked
+from harvest.replay.messages import Messages
+from harvest.replay.resolving import HANDLERS, Waiting
 from harvest.replay.unwinding import AbandonStep
+from harvest.replay.versions import CHOICES, Versions
 
 SPARE_BEFORE_PRUNING: Final = 16
 LONGEST_TIMER_SECONDS: Final = 100 * 366 * 86_400
+_NO_INPUT: Final = Raw(b"null")
+_SILENT: Final = frozenset(
+    {
+        EventKind.ACTIVITY_STARTED,
+        EventKind.WORKFLOW_COMPLETED,
+        EventKind.WORKFLOW_FAILED,
+        EventKind.WORKFLOW_CANCELLED,
+        EventKind.WORKFLOW_TERMINATED,
+        EventKind.WORKFLOW_EXECUTION_TIMED_OUT,
+        EventKind.WORKFLOW_CONTINUED_AS_NEW,
+        EventKind.WORKFLOW_EXECUTION_PAUSED,
+        EventKind.WORKFLOW_EXECUTION_RESUMED,
+    }
+)
 
 
 class Identity(Struct, frozen=True):
@@ -63,13 +69,18 @@ class Identity(Struct, frozen=True):
 
 
 class Run:
-    """Drives one workflow function. Not thread-safe; every method returns with the loop at rest."""
+    """Drives one workflow function. Not thread-safe; every method returns with the loop at rest.
+
+    `pending`, `locals`, `children`, `externals` and `timers` are what was asked for and has not ended, by number.
+    """
 
     __slots__ = (
-        "_abandoned", "_conditions", "_context", "_generators", "_held", "_main_context", "_prune_above",
-        "asked", "blocked", "buffers", "cancel_reason", "decided_through", "definition", "identity", "loop", "main",
-        "now_at", "pending", "position", "released", "replaying", "seed", "sequence", "started_at", "tasks", "timers",
-        "waiters",
+        "_abandoned", "_conditions", "_context", "_generators", "_held", "_main_context", "_messages", "_prune_above",
+        "_versions",
+        "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details", "externals",
+        "failure", "had_children", "identity", "locals", "loop", "main", "now_at", "only_looks", "pending",
+        "position", "progress", "released", "replaying", "seed", "sequence", "started", "started_at", "tasks",
+        "timers", "upserts",
     )  # fmt: skip
 
     def __init__(
@@ -79,19 +90,28 @@ class Run:
         self.identity = identity
         self.main: asyncio.Task[Any] | None = None
         self.asked = Asked()
-        self.pending: dict[int, tuple[WorkflowFuture, ScheduleActivity]] = {}
+        self._messages: Messages | None = None
+        self._versions: Versions | None = None
+        self.pending: Waiting = {}
+        self.locals: Waiting = {}
+        self.children: Waiting = {}
+        self.externals: Waiting = {}
         self.timers: dict[int, WorkflowTimer] = {}
-        self.buffers: dict[str, deque[bytes]] = {}
-        self.waiters: dict[str, deque[tuple[WorkflowFuture, Any]]] = {}
         self.tasks: list[asyncio.Task[Any]] = []
         self.blocked: HarvestError | None = None
+        self.failure: BaseException | None = None
         self.cancel_reason: str | None = None
+        self.only_looks = ""
         self.replaying = False
         self.released = False
+        self.had_children = False
         self.position = 0
         self.decided_through = 0
         self.sequence = 0
         self.seed = 0
+        self.details: bytes | None = None
+        self.upserts: dict[str, Any] = {}
+        self.progress: list[bytes] = []
         self._conditions: list[tuple[Callable[[], bool], WorkflowFuture]] = []
         self._generators: list[Any] = []
         self._held = 0
@@ -100,13 +120,31 @@ class Run:
         self._context = Context()
         self._main_context = make_context
 
+    # Most runs have neither: a parked one is small.
+
+    @property
+    def messages(self) -> Messages:
+        """Signals, updates and handlers."""
+        if self._messages is None:
+            self._messages = Messages(self)
+        return self._messages
+
+    @property
+    def versions(self) -> Versions:
+        """Versions of changes, and side effects."""
+        if self._versions is None:
+            self._versions = Versions(self)
+        return self._versions
+
     # Delivering events
 
-    def replay(self, events: Iterable[Event], decided_through: int) -> None:
+    def replay(self, events: Sequence[Event], decided_through: int) -> None:
         """Drive the code over its history; beyond `decided_through` it is live. Sets `blocked` on a mismatch."""
         self.decided_through = decided_through
         before = self._enter()
         try:
+            if not CHOICES.isdisjoint({event.kind for event in events}):
+                self.versions.read(events)
             for event in events:
                 if self.replaying and event.event_id > decided_through:
                     self.asked.require_none(decided_through)
@@ -139,25 +177,59 @@ class Run:
         kind = event.kind
         self.position = event.event_id
         if kind in COMMANDS:
-            self.asked.match(event)
+            if kind != EventKind.MARKER_RECORDED or event.data().name not in self.versions.retired:
+                self.asked.match(event)
             return
-        handler = _HANDLERS.get(kind)
+        handler = HANDLERS.get(kind)
         if handler is None:
             if kind not in _SILENT:
                 event.data()
             return
         if self.main is None:
             self.now_at = self.started_at = event.at
-        elif event.at > self.now_at:
+            handler(self, event)
+            self._context.run(self._go_on)
+            return
+        if event.at > self.now_at:
             self.now_at = event.at
-        handler(self, event)
+        self._context.run(self._resolve, handler, event)
+
+    def _resolve(self, handler: Callable[[Run, Event], None], event: Event) -> None:
+        try:
+            handler(self, event)
+        except AbandonStep:
+            unwinding.calm()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Run to rest, unless events that belong to the start are still to come."""
         if self.blocked is not None:
             return
         if self._held:
             self._held -= 1
             if self._held:
                 return
-        self._context.run(self._spin)
+        self._spin()
+        if self.blocked is None and self.is_done:
+            self._block_on_bug()
+        if self.blocked is None and self._messages is not None and self._messages.admitted:
+            self._messages.at_rest()
+        self.asked.fresh.clear()
+
+    def _block_on_bug(self) -> None:
+        """Some exceptions are a bug to be mended, and no way for the workflow to end."""
+        bugs = self.definition.options.block_on
+        if not bugs or self.main is None or (self.main.done() and self.main.cancelled()):
+            return
+        error = self.failure or self.main.exception()
+        if isinstance(error, bugs):
+            self.block(
+                WorkflowBugError(
+                    f"the workflow raised {type(error).__name__}: {error}; it blocks on such errors until its code is "
+                    "mended, and goes on from here then",
+                    type=type(error).__name__,
+                )
+            )
 
     def _spin(self) -> None:
         """Run everything that is ready, then what the conditions let go on, until all is at rest."""
@@ -179,7 +251,6 @@ class Run:
                 unwinding.calm()
         except AbandonStep:
             unwinding.calm()
-        self.asked.fresh.clear()
 
     def _release_conditions(self) -> bool:
         released = False
@@ -204,6 +275,7 @@ class Run:
         return released
 
     def _enter(self) -> tuple[bool, Any, Any]:
+        """This run's loop becomes the running one, and what cannot be replayed is refused, until `_leave`."""
         outer = asyncio._get_running_loop()
         hooks = sys.get_asyncgen_hooks()
         if self.main is not None:
@@ -217,11 +289,20 @@ class Run:
         sys.set_asyncgen_hooks(*hooks)
         asyncio._set_running_loop(outer)
 
-    # One handler for each kind that wakes code
+    def looking(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the author's as the run's own code sees the world, between two steps."""
+        before = self._enter()
+        try:
+            return self._context.run(function, *arguments)
+        finally:
+            self._leave(before)
 
-    def _on_started(self, event: Event) -> None:
+    def on_started(self, event: Event) -> None:
+        """Make the code's coroutine; it runs once everything that came with the start is there."""
         data: WorkflowStarted = event.data()
         arguments = self.definition.signature.decode(bytes(data.input))
+        # Only another attempt needs the input again.
+        self.started = data if data.retry is not None else msgspec.structs.replace(data, input=_NO_INPUT)
         self.seed = data.seed
         self.loop = WorkflowLoop(self, data.seed)  # type: ignore[abstract]
         self._held = data.carried + 1 if data.carried else 0
@@ -236,70 +317,8 @@ class Run:
     def _create_main(self, coroutine: Any) -> asyncio.Task[Any]:
         return self.loop.create_task(coroutine, name="main")
 
-    def _on_activity_completed(self, event: Event) -> None:
-        waiting = self.pending.pop(event.seq, None)
-        if waiting is None or waiting[0].done():
-            return
-        future, command = waiting
-        output = bytes(event.data().output)
-        try:
-            decoder = command.definition.signature.result_decoder if command.definition else None
-            future.set_result(decoder.decode(output) if decoder else payload.decode(output))
-        except Exception as error:
-            self.block(
-                PayloadDecodeError(
-                    f"the recorded result of activity {command.name!r} does not fit its declared type: {error}",
-                    event_id=event.event_id,
-                )
-            )
-
-    def _on_activity_failed(self, event: Event) -> None:
-        waiting = self.pending.pop(event.seq, None)
-        if waiting is None or waiting[0].done():
-            return
-        data: ActivityFailed = event.data()
-        failure = data.failure
-        error = ActivityError(
-            f"activity {waiting[1].name!r} failed: {failure.type}: {failure.message}",
-            activity=waiting[1].name,
-            type=failure.type,
-            attempt=data.attempt,
-        )
-        error.__cause__ = exception_of(failure)
-        waiting[0].set_exception(error)
-
-    def _on_activity_timed_out(self, event: Event) -> None:
-        waiting = self.pending.pop(event.seq, None)
-        if waiting is None or waiting[0].done():
-            return
-        data: ActivityTimedOut = event.data()
-        error = ActivityTimeoutError(
-            f"activity {waiting[1].name!r} ran into its {data.timeout_type} timeout",
-            activity=waiting[1].name,
-            timeout_type=data.timeout_type,
-            attempt=data.attempt,
-        )
-        error.__cause__ = exception_of(data.last_failure)
-        waiting[0].set_exception(error)
-
-    def _on_timer_fired(self, event: Event) -> None:
-        timer = self.timers.pop(event.seq, None)
-        if timer is not None:
-            self.loop.ready.append(timer)
-
-    def _on_signal(self, event: Event) -> None:
-        data: SignalReceived = event.data()
-        waiters = self.waiters.get(data.name)
-        while waiters:
-            future, as_type = waiters.popleft()
-            if not future.done():
-                value = self.decode_signal(data.name, bytes(data.payload), as_type)
-                if self.blocked is None:
-                    future.set_result(value)
-                return
-        self.buffers.setdefault(data.name, deque()).append(bytes(data.payload))
-
-    def _on_cancel_requested(self, event: Event) -> None:
+    def on_cancel_requested(self, event: Event) -> None:
+        """Cancel the code, once."""
         data: WorkflowCancelRequested = event.data()
         if self.cancel_reason is None and self.main is not None:
             self.cancel_reason = data.reason
@@ -309,7 +328,7 @@ class Run:
 
     def next_sequence(self) -> int:
         """The number of the next command."""
-        self.check_usable()
+        self.check_may_act()
         self.sequence += 1
         return self.sequence
 
@@ -321,31 +340,52 @@ class Run:
                 unwinding.insist()
             raise AbandonStep
 
+    def check_may_act(self) -> None:
+        """As `check_usable`; and a query handler or a validator may only look."""
+        self.check_usable()
+        if self.only_looks:
+            raise ForbiddenInWorkflowError(
+                f"{self.only_looks} may only look at what the workflow knows: it runs at moments that no history "
+                "records, so it can neither ask for anything nor change what a replay sees"
+            )
+
     def block(self, error: HarvestError) -> None:
         """Stop this step: what it did is discarded, and the run waits for a repair."""
         self.blocked = self.blocked or error
 
-    def schedule(self, command: ScheduleActivity) -> WorkflowFuture:
-        """Ask for an activity."""
-        if len(self.pending) >= PENDING_OF_A_KIND:
-            raise LimitError(f"{PENDING_OF_A_KIND:,} activities are pending; wait for some before asking for more")
+    def fail(self, error: BaseException) -> None:
+        """A handler's exception ends the run, as if the workflow had raised it."""
+        if not self.released and self.blocked is None and not self.is_done:
+            self.failure = error
+
+    def ask(self, waiting: Waiting, command: Any, cancel: Command | None = None) -> WorkflowFuture:
+        """Ask for something whose end is awaited. Turning away from it takes it back, or asks for `cancel`."""
+        self.check_room(waiting, command.kind.word)
         future = self.loop.create_future()
-        future.on_cancel = lambda: self._cancel_activity(command.seq)
+        future.on_cancel = lambda: self._turn_away(waiting, command, cancel)
         self.asked.ask(command)
-        self.pending[command.seq] = (future, command)
+        waiting[command.seq] = (future, command)
         return future
 
-    def _cancel_activity(self, seq: int) -> None:
-        if self.pending.pop(seq, None) is not None and not self.released:
-            self.asked.take_back(CancelActivity(seq))
+    def check_room(self, waiting: dict[int, Any], kind: str) -> None:
+        """Raise LimitError when too much of one kind is under way."""
+        if len(waiting) >= PENDING_OF_A_KIND:
+            raise LimitError(f"{PENDING_OF_A_KIND:,} of {kind} are pending; wait for some before asking for more")
+
+    def _turn_away(self, waiting: Waiting, command: Command, cancel: Command | None) -> None:
+        if waiting.pop(command.seq, None) is None or self.released:
+            return
+        if cancel is not None:
+            self.asked.take_back(cancel)
+        else:
+            self.asked.vanish(command.key)
 
     def start_timer(self, duration: float, handle: WorkflowTimer, until: datetime | None = None) -> int:
         """Ask for a durable timer that runs `handle`; returns its number."""
         seq = self.next_sequence()
         if not duration <= LONGEST_TIMER_SECONDS:
             raise LimitError(f"a timer of {duration:g} s is too long; at most 100 years are allowed")
-        if len(self.timers) >= PENDING_OF_A_KIND:
-            raise LimitError(f"{PENDING_OF_A_KIND:,} timers are pending; wait for some before starting more")
+        self.check_room(self.timers, EventKind.TIMER_STARTED.word)
         self.asked.ask(StartTimer(seq, round(duration, 6), until))
         self.timers[seq] = handle
         return seq
@@ -362,31 +402,63 @@ class Run:
         self._conditions.append((condition, future))
         return future
 
-    def wait_signal(self, name: str, as_type: Any) -> WorkflowFuture:
-        """A future of the next signal of that name that nobody else waits for."""
-        self.check_usable()
-        future = self.loop.create_future()
-        self.waiters.setdefault(name, deque()).append((future, as_type))
-        return future
-
-    def decode_signal(self, name: str, data: bytes, as_type: Any) -> Any:
-        """A signal's payload as the code declares it; one that does not fit blocks the run."""
-        try:
-            return payload.decode(data, as_type, what=f"signal {name!r}")
-        except PayloadDecodeError as error:
-            self.block(error)
-            return None
+    # Facts
 
     def elapsed(self) -> float:
         """Seconds from the start of the run to the latest event delivered: the loop's time."""
         return (self.now_at - self.started_at).total_seconds()
 
-    # After a step
+    @property
+    def deadline(self) -> datetime | None:
+        """When the run is ended, by its own timeout or its chain's."""
+        own = self.started.execution_timeout_seconds
+        ends = [self.started.chain_deadline, self.started_at + timedelta(seconds=own) if own is not None else None]
+        return min((end for end in ends if end is not None), default=None)
 
     @property
     def is_done(self) -> bool:
-        """Whether the workflow function has ended."""
-        return self.main is not None and self.main.done()
+        """Whether the workflow function has ended, or a handler has failed it."""
+        return self.failure is not None or (self.main is not None and self.main.done())
+
+    @property
+    def continued(self) -> ContinueAsNew | None:
+        """What the run goes on as, when its function ended by saying so."""
+        if self.failure is not None or self.main is None or not self.main.done() or self.main.cancelled():
+            return None
+        error = self.main.exception()
+        return error if isinstance(error, ContinueAsNew) else None
+
+    def query(self, name: str, arguments: bytes) -> bytes:
+        """The answer of a query handler; see `inspecting.query`."""
+        return inspecting.query(self, name, arguments)
+
+    def handlers(self) -> Handlers:
+        """What the run answers to now."""
+        return inspecting.handlers(self)
+
+    def stack(self) -> list[TaskStack]:
+        """Where each task waits."""
+        return inspecting.stack(self)
+
+    def waiting_for(self) -> str | None:
+        """What the code waits for beside activities and timers: a signal, a child, a condition (answers 13)."""
+        if self._messages is not None and (names := self._messages.waiting_for()):
+            return "signal " + ", ".join(sorted(names))
+        if self.children:
+            names = sorted({command.workflow_name for _, command in self.children.values()})
+            return f"child workflow {', '.join(names[:3])}" + (", …" if len(names) > 3 else "")
+        if self.externals:
+            words: str = next(command.describe() for _, command in self.externals.values())
+            return words
+        return "condition" if any(not future.done() for _, future in self._conditions) else None
+
+    def weight(self) -> int:
+        """Rough bytes of memory that the parked run takes."""
+        waiting = sum(map(len, (self.pending, self.locals, self.children, self.externals)))
+        messages = self._messages.weight() if self._messages is not None else 0
+        return 4_000 + 700 * len(self.tasks) + 600 * waiting + messages
+
+    # After a step
 
     def interrupted(self, error: StepTooLongError) -> None:
         """The watchdog broke into the step."""
@@ -396,24 +468,13 @@ class Run:
         """The decision was committed: what was asked for is in history up to this event."""
         self.asked.clear()
         self.decided_through = decided_through
+        self.details = None
+        if self.upserts:
+            self.upserts = {}
+        if self.progress:
+            self.progress = []
         if len(self.tasks) + len(self._generators) > self._prune_above:
             self._prune()
-
-    def unhandled_signals(self) -> int:
-        """How many signals nobody took."""
-        return sum(len(buffer) for buffer in self.buffers.values())
-
-    def waiting_for(self) -> str | None:
-        """What the code waits for beside activities and timers: a signal's name, a condition (answers 13)."""
-        names = [name for name, waiters in self.waiters.items() if any(not f.done() for f, _ in waiters)]
-        if names:
-            return "signal " + ", ".join(sorted(names))
-        return "condition" if any(not future.done() for _, future in self._conditions) else None
-
-    def weight(self) -> int:
-        """Rough bytes of memory that the parked run takes."""
-        buffered = sum(len(data) for buffer in self.buffers.values() for data in buffer)
-        return 3_000 + 700 * len(self.tasks) + 600 * len(self.pending) + buffered
 
     def release(self) -> bool:
         """Let the run go: unwind its tasks under a closed loop where every `ctx` call raises.
@@ -429,15 +490,15 @@ class Run:
         self._prune()
         refused: list[Any] = []
         if self.tasks or self._generators:
-            before = self._enter()
-            try:
-                refused = self._context.run(unwinding.unwind, self.loop, self.tasks, self._generators)
-            finally:
-                self._leave(before)
+            refused = self.looking(unwinding.unwind, self.loop, self.tasks, self._generators)
         self.loop.closed = True
         self.loop.ready.clear()
-        for held in (self.asked, self.pending, self.timers, self.buffers, self.waiters, self._conditions):
+        for held in (self.pending, self.locals, self.children, self.externals, self.timers):
             held.clear()
+        self.asked.clear()
+        if self._messages is not None:
+            self._messages.clear()
+        self._conditions.clear()
         unwinding.keep(refused)
         return not refused
 
@@ -448,23 +509,3 @@ class Run:
 
 
 unwinding.DRIVERS.add(Run._release_conditions.__code__)
-_HANDLERS: Final[dict[int, Callable[[Run, Event], None]]] = {
-    EventKind.WORKFLOW_STARTED: Run._on_started,
-    EventKind.ACTIVITY_COMPLETED: Run._on_activity_completed,
-    EventKind.ACTIVITY_FAILED: Run._on_activity_failed,
-    EventKind.ACTIVITY_TIMED_OUT: Run._on_activity_timed_out,
-    EventKind.TIMER_FIRED: Run._on_timer_fired,
-    EventKind.SIGNAL_RECEIVED: Run._on_signal,
-    EventKind.WORKFLOW_CANCEL_REQUESTED: Run._on_cancel_requested,
-}
-_SILENT: Final = frozenset(
-    {
-        EventKind.ACTIVITY_STARTED,
-        EventKind.WORKFLOW_COMPLETED,
-        EventKind.WORKFLOW_FAILED,
-        EventKind.WORKFLOW_CANCELLED,
-        EventKind.WORKFLOW_TERMINATED,
-        EventKind.WORKFLOW_EXECUTION_TIMED_OUT,
-        EventKind.WORKFLOW_CONTINUED_AS_NEW,
-    }
-)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -9,7 +10,7 @@ from uuid import UUID
 from msgspec import Struct
 from sqlalchemy import Select, select
 
-from harvest.store.pool import Record
+from harvest.store.pool import Connection, Record
 from harvest.store.schema import AUDIT_LOG, beyond, run
 from harvest.store.store import Store
 
@@ -34,6 +35,22 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
 
 
 COLUMNS: Final = AuditEntry.__struct_fields__
+
+
+def audit_part(first: int, source: str) -> str:
+    """The audit row of a statement, from the parameter `first` on, if `source` has a row."""
+    types = {"id": "uuid", "shard_id": "int"}
+    values = ", ".join(f"${first + i}::{types.get(name, 'text')}" for i, name in enumerate(COLUMNS))
+    return f"""audit as (
+    insert into harvest_audit_log ({", ".join(COLUMNS)}) select {values} where exists (select from {source})
+)"""
+
+
+def audit_values(entry: AuditEntry) -> list[Any]:
+    """The values of `audit_part`, in its order."""
+    return [getattr(entry, name) for name in COLUMNS]
+
+
 _INSERT: Final = f"""
     insert into harvest_audit_log ({", ".join(COLUMNS)})
     values ({", ".join(f"${n}" for n in range(1, len(COLUMNS) + 1))})
@@ -43,6 +60,11 @@ _INSERT: Final = f"""
 async def insert(store: Store, entry: AuditEntry) -> None:
     """Write one row by itself: for acts that changed nothing."""
     await store.write.write(_INSERT, *(getattr(entry, name) for name in COLUMNS))
+
+
+async def insert_many(connection: Connection, entries: Sequence[AuditEntry]) -> None:
+    """Write rows in the caller's transaction, for a change of many rows in one act."""
+    await connection.executemany(_INSERT, [audit_values(entry) for entry in entries])
 
 
 class AuditFilter(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,8 @@ from msgspec import Struct
 
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
+from harvest.store.marks import HANDICAP, Marks, Picked, Seek
+from harvest.store.pausing import PUT_OFF
 from harvest.store.pool import Connection, Record
 from harvest.store.store import Store
 
@@ -26,7 +28,6 @@ class Claimed(Struct, frozen=True):
     queue: str
     next_event_id: int
     decided_through: int
-    sort_at: datetime
     deadline_at: datetime | None
     blocked_count: int
     first: Event | None
@@ -46,38 +47,92 @@ class ClaimedActivity(Struct, frozen=True):
     strikes: int
 
 
-# Work that was on a lost worker twice is taken alone, so that at the third time nobody else is struck.
-_USUAL, _SUSPECT = "strikes < 2", "strikes = 2"
-_TAKE = """
-with picked as materialized (
-    select p.execution_id
+# What a claim picks, in the exact order of answers 4: up to $3 rows a queue. Each seek is a range of the index; they
+# are read one after the other, and none once there are enough rows (decision 0007). `ahead` is how far beyond now a due
+# row may be sorted: what is put off for longer is not walked. Boundaries are of now(), which an index can use; what has
+# become due meanwhile is for the next claim.
+_PICK = """
+    select p.*
       from unnest($1::text[]) as q(queue)
      cross join lateral (
-        select t.execution_id from harvest_workflow_tasks t
-         where t.queue = q.queue and t.state = 0 and t.sort_at >= $4 and t.due <= clock_timestamp() and t.{which}
-           and (t.sticky_until is null or t.sticky_until <= clock_timestamp() or t.sticky_worker = $2)
-         order by t.priority desc, t.sort_at
+        select x.*
+          from unnest($4::text[], $5::int[], $6::int[], $7::timestamptz[], $8::boolean[]) with ordinality
+               as s(queue, top, bottom, since, later, nth)
+         cross join lateral (
+            select * from (
+                select {columns}, t.queue, t.priority, t.sort_at from {table} t
+                 where s.since is not null and t.queue = s.queue and t.state = 0 and t.priority = s.top
+                   and t.sort_at >= case when s.later then greatest(s.since, now()) else s.since end
+                   and t.sort_at < case when s.later then now() + interval '{ahead}' else now() end
+                   and t.due <= clock_timestamp() and t.strikes < 2 and {gate}
+                 order by t.sort_at
+                 limit $3
+                   for update of t skip locked
+            ) known
+             union all
+            select * from (
+                select {columns}, t.queue, t.priority, t.sort_at from {table} t
+                 where s.since is null and t.queue = s.queue and t.state = 0
+                   and t.priority < s.top and t.priority > s.bottom and t.sort_at < now() + interval '{ahead}'
+                   and t.due <= clock_timestamp() and t.strikes < 2 and {gate}
+                 order by t.priority desc, t.sort_at
+                 limit $3
+                   for update of t skip locked
+            ) unknown
+         ) x
+         where s.queue = q.queue
+         order by s.nth
          limit $3
-           for update of t skip locked
-     ) p
+     ) p"""
+# Work that was on a lost worker twice is taken alone, so that at the third time nobody else is struck.
+_PICK_SUSPECT = """
+    select {columns}, t.queue, t.priority, t.sort_at from {table} t
+     where t.queue = any($1::text[]) and t.state = 0 and t.strikes = 2 and t.due <= clock_timestamp() and {gate}
+     order by t.priority desc, t.sort_at
+     limit $3
+       for update of t skip locked"""
+_TASKS = {
+    "columns": "t.execution_id",
+    "table": "harvest_workflow_tasks",
+    "ahead": "31 seconds",
+    "gate": "(t.sticky_until is null or t.sticky_until <= clock_timestamp() or t.sticky_worker = $2)",
+}
+_ACTIVITIES = {
+    "columns": "t.execution_id, t.seq",
+    "table": "harvest_activity_tasks",
+    "ahead": "1 second",
+    "gate": "t.name = any({names}::text[])",
+}
+
+_TAKE = """
+with picked as materialized ({pick}
 ),
 taken as (
     update harvest_workflow_tasks t
        set state = 1, worker = $2, attempt = t.attempt + 1, sticky_worker = $2, sticky_until = null
      where t.execution_id = any(array(select execution_id from picked))
        and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
- returning t.execution_id, t.attempt, t.partition, t.workflow_name, t.version, t.queue, t.sort_at
+ returning t.execution_id, t.attempt, t.partition, t.workflow_name, t.version
 )
-select t.*, e.workflow_id, e.next_event_id, e.decided_through, e.deadline_at,
+select now() as asked_at, p.queue, p.priority, p.sort_at, t.*, e.workflow_id, e.next_event_id, e.decided_through,
+       e.deadline_at,
        case when e.blocked is not null then (
            select (convert_from(x.blocked, 'UTF8')::json ->> 'count')::int
              from harvest_execution_details x where x.execution_id = t.execution_id
        ) else 0 end as blocked_count,
        v.at as first_at, v.payload as first_payload
-  from taken t
-  join harvest_executions e on e.execution_id = t.execution_id
-  left join harvest_events v on v.execution_id = t.execution_id and v.event_id = 1 and e.next_event_id = 2"""
-_CLAIM, _CLAIM_SUSPECT = _TAKE.format(which=_USUAL), _TAKE.format(which=_SUSPECT)
+  from (select) always
+  left join picked p on true
+  left join taken t on t.execution_id = p.execution_id
+  left join lateral (
+    select * from harvest_executions e where e.execution_id = t.execution_id limit 1
+  ) e on true
+  left join lateral (
+    select * from harvest_events v where v.execution_id = t.execution_id and v.event_id = 1 limit 1
+  ) v on e.next_event_id = 2
+ order by p.priority desc, p.sort_at"""
+_CLAIM = _TAKE.format(pick=_PICK.format(**_TASKS))
+_CLAIM_SUSPECT = _TAKE.format(pick=_PICK_SUSPECT.format(**_TASKS))
 
 _NEWS = "select execution_id from harvest_workflow_tasks where worker = $1 and state = 3 limit 1000"
 
@@ -115,17 +170,9 @@ select t.execution_id
 
 _HELD = "select execution_id, attempt from harvest_workflow_tasks where worker = $1 and state in (1, 3)"
 
+# An attempt of a paused run that failed meanwhile is found once, and put off until the resume.
 _TAKE_ACTIVITIES = """
-with picked as materialized (
-    select p.execution_id, p.seq
-      from unnest($1::text[]) as q(queue)
-     cross join lateral (
-        select a.execution_id, a.seq from harvest_activity_tasks a
-         where a.queue = q.queue and a.state = 0 and a.due <= clock_timestamp() and a.name = any($4) and a.{which}
-         order by a.priority desc, a.sort_at
-         limit $3
-           for update of a skip locked
-     ) p
+with picked as materialized ({pick}
 ),
 open as materialized (
     select e.execution_id, e.next_event_id, e.workflow_name, e.workflow_id, e.partition
@@ -133,6 +180,21 @@ open as materialized (
      where e.execution_id = any(array(select execution_id from picked)) and e.state is not distinct from 0
        and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
        for no key update of e skip locked
+),
+paused as materialized (
+    select e.execution_id from harvest_executions e
+     where e.execution_id = any(array(
+               select execution_id from picked where execution_id <> all(array(select execution_id from open))))
+       and e.state is not distinct from 1
+       for no key update of e skip locked
+),
+put_off as (
+    update harvest_activity_tasks a
+       set due = a.due + {put_off}, sort_at = a.sort_at + {put_off}, timeout_at = a.timeout_at + {put_off},
+           schedule_to_close_at = a.schedule_to_close_at + {put_off}
+      from picked p
+     where a.execution_id = any(array(select execution_id from paused))
+       and a.execution_id = p.execution_id and a.seq = p.seq
 ),
 numbered as materialized (
     select p.execution_id, p.seq, o.next_event_id, o.workflow_name, o.workflow_id, o.partition,
@@ -158,22 +220,38 @@ taken as (
 ),
 started as (
     insert into harvest_events (execution_id, event_id, kind, seq, payload)
-    select n.execution_id, n.next_event_id + n.nth - 1, $5, n.seq,
+    select n.execution_id, n.next_event_id + n.nth - 1, {kind}, n.seq,
            convert_to(
-               '{{"attempt":' || t.attempt || ',"worker":' || to_json($6::text)
+               '{{"attempt":' || t.attempt || ',"worker":' || to_json({worker}::text)
                || coalesce(',"last_failure":' || convert_from(t.last_failure, 'UTF8'), '') || '}}', 'UTF8')
       from numbered n
       join taken t on t.execution_id = n.execution_id and t.seq = n.seq
       join advanced x on x.execution_id = n.execution_id
 )
-select t.execution_id, t.seq, t.attempt, t.strikes, n.workflow_name, n.workflow_id, n.partition,
-       s.payload as scheduled, h.details as last_details
-  from taken t
-  join numbered n on n.execution_id = t.execution_id and n.seq = t.seq
-  join harvest_events s on s.execution_id = t.execution_id and s.event_id = t.scheduled_event_id
-  left join harvest_heartbeats h on h.execution_id = t.execution_id and h.seq = t.seq"""
-_CLAIM_ACTIVITIES = _TAKE_ACTIVITIES.format(which=_USUAL)
-_CLAIM_SUSPECT_ACTIVITY = _TAKE_ACTIVITIES.format(which=_SUSPECT)
+select now() as asked_at, p.queue, p.priority, p.sort_at, t.execution_id, t.seq, t.attempt, t.strikes, n.workflow_name,
+       n.workflow_id, n.partition, s.payload as scheduled, h.details as last_details
+  from (select) always
+  left join picked p on true
+  left join taken t on t.execution_id = p.execution_id and t.seq = p.seq
+  left join numbered n on n.execution_id = t.execution_id and n.seq = t.seq
+  left join lateral (
+    select * from harvest_events s where s.execution_id = t.execution_id and s.event_id = t.scheduled_event_id limit 1
+  ) s on true
+  left join lateral (
+    select * from harvest_heartbeats h where h.execution_id = t.execution_id and h.seq = t.seq limit 1
+  ) h on true
+ order by p.priority desc, p.sort_at"""
+
+
+def _take_activities(pick: str, first: int) -> str:
+    """The statement; its parameters from `first` on are the names, the kind of ActivityStarted, the worker's name."""
+    names, kind, worker = (f"${first + i}" for i in range(3))
+    pick = pick.format(**_ACTIVITIES | {"gate": _ACTIVITIES["gate"].format(names=names)})
+    return _TAKE_ACTIVITIES.format(pick=pick, kind=kind, worker=worker, put_off=PUT_OFF)
+
+
+_CLAIM_ACTIVITIES = _take_activities(_PICK, 9)
+_CLAIM_SUSPECT_ACTIVITY = _take_activities(_PICK_SUSPECT, 4)
 
 _HELD_ACTIVITIES = """
 select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_id, e.partition,
@@ -186,13 +264,24 @@ select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_
 
 
 async def claim(
-    store: Store, worker: UUID, queues: Sequence[str], most: int, since: datetime, *, suspects: bool = False
+    store: Store,
+    worker: UUID,
+    queues: Sequence[str],
+    most: int,
+    marks: Marks | None = None,
+    *,
+    suspects: bool = False,
 ) -> list[Claimed]:
-    """Take up to `most` due workflow tasks a queue, in the order of answers 4, from `sort_at` on.
+    """Take up to `most` due workflow tasks a queue, in the order of answers 4.
 
+    `marks` (of `HANDICAP`) tell where earlier claims of this loop have left off; without them everything is looked at.
     `suspects` are those that were on a lost worker twice (answers 15), and no others.
     """
-    rows = await store.claim.write(_CLAIM_SUSPECT if suspects else _CLAIM, list(queues), worker, most, since)
+    marks = marks or Marks(HANDICAP)
+    where = [] if suspects else _columns(marks.seeks(queues))
+    rows = await store.claim.write(_CLAIM_SUSPECT if suspects else _CLAIM, list(queues), worker, most, *where)
+    if not suspects:
+        _note(marks, queues, most, rows)
     return [
         Claimed(
             execution_id=row["execution_id"],
@@ -204,7 +293,6 @@ async def claim(
             queue=row["queue"],
             next_event_id=row["next_event_id"],
             decided_through=row["decided_through"],
-            sort_at=row["sort_at"],
             deadline_at=row["deadline_at"],
             blocked_count=row["blocked_count"] or 0,
             first=None
@@ -212,7 +300,22 @@ async def claim(
             else Event(1, EventKind.WORKFLOW_STARTED, 0, row["first_at"], row["first_payload"]),
         )
         for row in rows
+        if row["execution_id"] is not None
     ]
+
+
+def _columns(seeks: Sequence[Seek]) -> list[list[object]]:
+    """The seeks as the arrays that a statement takes."""
+    return [[getattr(seek, field) for seek in seeks] for field in Seek.__struct_fields__]
+
+
+def _note(marks: Marks, queues: Sequence[str], most: int, rows: Sequence[Record]) -> None:
+    picked = [
+        Picked(row["queue"], row["priority"], row["sort_at"], taken=row["execution_id"] is not None)
+        for row in rows
+        if row["queue"] is not None
+    ]
+    marks.note(queues, most, rows[0]["asked_at"], picked)
 
 
 async def news(store: Store, worker: UUID) -> list[UUID]:
@@ -247,18 +350,23 @@ async def claim_activities(
     queues: Sequence[str],
     names: Sequence[str],
     most: int,
+    marks: Marks | None = None,
     *,
     suspects: bool = False,
 ) -> list[ClaimedActivity]:
     """Take up to `most` due activity tasks a queue and record ActivityStarted for each, in one statement.
 
-    `suspects` are those that were on a lost worker twice (answers 15), and no others.
+    `marks` and `suspects` are as for `claim`, but for the handicap: activities have none.
     """
+    marks = marks or Marks()
+    where = [] if suspects else _columns(marks.seeks(queues))
     statement = _CLAIM_SUSPECT_ACTIVITY if suspects else _CLAIM_ACTIVITIES
     rows = await store.claim.write(
-        statement, list(queues), worker, most, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
+        statement, list(queues), worker, most, *where, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
     )
-    return [_activity(row) for row in rows]
+    if not suspects:
+        _note(marks, queues, most, rows)
+    return [_activity(row) for row in rows if row["execution_id"] is not None]
 
 
 async def held_activities(store: Store, worker: UUID) -> list[ClaimedActivity]:

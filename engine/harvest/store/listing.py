@@ -34,7 +34,7 @@ from harvest.store.schema import EXECUTIONS, Composed, beyond, run
 from harvest.store.store import Store
 
 _SHOWN: Final = tuple(EXECUTIONS.c[name.strip()] for name in EXECUTION_COLUMNS.split(","))
-_KEYS: Final = (EXECUTIONS.c.started_at, EXECUTIONS.c.execution_id)
+KEYS: Final = (EXECUTIONS.c.started_at, EXECUTIONS.c.execution_id)
 Anchor = tuple[datetime, UUID]
 
 
@@ -52,7 +52,7 @@ class ExecutionFilter(Struct, frozen=True, kw_only=True):
 
 def page_statement(wanted: ExecutionFilter, anchor: Anchor | None, *, descending: bool, limit: int) -> Composed:
     """The first `limit` rows beyond `anchor` by (started_at, execution_id), of all branches of the filter."""
-    branches = _branches(wanted, _SHOWN, anchor, descending=descending, limit=limit)
+    branches = branches_of(wanted, _SHOWN, anchor, descending=descending, limit=limit)
     if len(branches) == 1:
         return branches[0]
     # No branch reads more than the limit, so neither does a shard send more.
@@ -62,7 +62,7 @@ def page_statement(wanted: ExecutionFilter, anchor: Anchor | None, *, descending
 
 def count_statement(wanted: ExecutionFilter, cap: int) -> Composed:
     """How many there are, counted to `cap` at most."""
-    branches = _branches(wanted, _KEYS, None, descending=True, limit=cap)
+    branches = branches_of(wanted, KEYS, None, descending=True, limit=cap)
     if len(branches) > 1:
         found = union_all(*(branch.subquery().select() for branch in branches)).limit(cap).subquery()
     else:
@@ -70,7 +70,7 @@ def count_statement(wanted: ExecutionFilter, cap: int) -> Composed:
     return select(func.count().label("count")).select_from(found)
 
 
-def _branches(
+def branches_of(
     wanted: ExecutionFilter,
     shown: tuple[ColumnElement[Any], ...],
     anchor: Anchor | None,
@@ -79,7 +79,7 @@ def _branches(
     limit: int,
 ) -> list[Select[Any]]:
     """One query for each walk of an index: a state each, or the whole when no state is asked for or all are blocked."""
-    base = select(*shown).where(*_bounds(wanted, anchor, descending=descending))
+    base = select(*shown).where(*bounds_of(wanted, anchor, descending=descending))
     if wanted.blocked:
         base = base.where(EXECUTIONS.c.blocked.is_not(None))
     if wanted.workflow_id is not None:
@@ -128,13 +128,13 @@ def _with_id(
     if wanted.workflow_name is not None:
         key = business_key(wanted.tenant, wanted.workflow_name, workflow_id)
         return _ordered(base.where(EXECUTIONS.c.business_key == key), EXECUTIONS.c, descending).limit(limit)
-    names = _names()
+    names = names_of_types()
     of_name = base.where(EXECUTIONS.c.business_key == _key_of_name(wanted.tenant, names.c.name, workflow_id))
     found = _ordered(of_name, EXECUTIONS.c, descending).limit(limit).lateral("found")
     return _ordered(select(found).select_from(names.join(found, true())), found.c, descending).limit(limit)
 
 
-def _names() -> CTE:
+def names_of_types() -> CTE:
     """Every workflow name that has an execution: one descent of the index for each."""
     name = EXECUTIONS.c.workflow_name
     first = select(func.min(name).label("name")).cte("names", recursive=True)
@@ -152,7 +152,10 @@ def _key_of_name(tenant: str, name: ColumnElement[str], workflow_id: str) -> Col
     return cast(func.encode(func.substr(digest, 1, 16), literal_column("'hex'")), Uuid)
 
 
-def _bounds(wanted: ExecutionFilter, anchor: Anchor | None, *, descending: bool) -> list[ColumnElement[bool]]:
+def bounds_of(
+    wanted: ExecutionFilter, anchor: Anchor | None = None, *, descending: bool = True
+) -> list[ColumnElement[bool]]:
+    """When they started, as conditions; at least one."""
     columns = EXECUTIONS.c
     bounds: list[ColumnElement[bool]] = []
     if wanted.started_after is not None:

@@ -47,6 +47,7 @@ BY_KEY = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 COMMIT = Role("commit", 2, settings={"enable_nestloop": "off", **BY_KEY})
 CLAIM = Role("claim", 2, settings=BY_KEY)
 SCAN = Role("scan", 2, settings=BY_KEY)
+DELIVER = Role("deliver", 2, limit=10.0, settings={"statement_timeout": "5000", **BY_KEY})
 WRITE = Role("write", 8, limit=5.0, connect_limit=1.5, settings={"statement_timeout": "5000"})
 READ = Role(
     "read",

@@ -9,8 +9,9 @@ from uuid import UUID
 from msgspec import Struct
 
 from harvest.history.kinds import EventKind
-from harvest.history.states import FIRST_CLOSED
+from harvest.history.states import FIRST_CLOSED, State
 from harvest.store.appends import ONCE_KEY
+from harvest.store.chains import NEWEST
 from harvest.store.pool import Record
 from harvest.store.store import Store
 
@@ -18,15 +19,17 @@ PENDING_SHOWN: Final = 200
 
 EXECUTION_COLUMNS: Final = (
     "execution_id, workflow_name, workflow_id, version, state, partition, queue, build, parent_id, root_id, "
-    "first_execution_id, previous_execution_id, started_at, closed_at, deadline_at, next_event_id, waiting, blocked"
+    "first_execution_id, previous_execution_id, started_at, closed_at, deadline_at, next_event_id, waiting, blocked, "
+    "awaited, close_policy"
 )
 
 
-def _capped(column: str) -> str:
+def _capped(column: str, name: str = "") -> str:
     """The column up to $2 bytes, else its first $3, and its size: a large value never leaves the database whole."""
+    name = name or column
     return (
-        f"case when octet_length(d.{column}) <= $2 then d.{column} else substring(d.{column} for $3) end as {column}, "
-        f"octet_length(d.{column}) as {column}_bytes"
+        f"case when octet_length(d.{column}) <= $2 then d.{column} else substring(d.{column} for $3) end as {name}, "
+        f"octet_length(d.{column}) as {name}_bytes"
     )
 
 
@@ -40,12 +43,17 @@ def _served(queue: str) -> str:
 
 _DETAIL: Final = f"""
     select {", ".join("e." + name.strip() for name in EXECUTION_COLUMNS.split(","))},
-           d.blocked as blocked_details, d.failure, d.codec,
+           d.blocked as blocked_details, d.failure, d.codec, d.search_attributes,
            (select state from harvest_workflow_tasks t where t.execution_id = e.execution_id) as task_state,
            {_served("e.queue")} as queue_served,
            (select created_at from harvest_dedupe x where x.execution_id = e.execution_id and x.kind = {ONCE_KEY}
               and x.key = '{EventKind.WORKFLOW_CANCEL_REQUESTED.word}') as cancel_requested_at,
-           {_capped("input")}, {_capped("result")}, {_capped("memo")}
+           case when e.state >= {FIRST_CLOSED} then (
+               select execution_id from harvest_executions n
+                where n.first_execution_id = coalesce(e.first_execution_id, e.execution_id)
+                  and n.previous_execution_id = e.execution_id and n.started_at >= e.started_at
+                order by n.started_at limit 1) end as next_execution_id,
+           {_capped("input")}, {_capped("result")}, {_capped("memo")}, {_capped("details", "current_details")}
     from harvest_executions e left join harvest_execution_details d using (execution_id)
     where e.execution_id = $1
 """
@@ -65,14 +73,26 @@ _ACTIVITIES: Final = f"""
 _TIMERS: Final = f"""
     select seq, fires_at from harvest_timers where execution_id = $1 order by seq limit {PENDING_SHOWN + 1}
 """
+_CHILDREN: Final = f"""
+    select c.seq, c.child_execution_id, c.awaited, c.close_policy, e.workflow_name, e.workflow_id
+    from harvest_children c
+    left join harvest_executions e on e.execution_id = c.child_execution_id
+    where c.parent_execution_id = $1 order by c.seq limit {PENDING_SHOWN + 1}
+"""
+_PAUSED: Final = f"""
+    select at, payload from harvest_events
+    where execution_id = $1 and kind = {int(EventKind.WORKFLOW_EXECUTION_PAUSED)} order by event_id desc limit 1
+"""
 
 
 class DetailRows(Struct, frozen=True):
-    """One execution's row with its payloads, and the rows of its open activities and timers."""
+    """One execution's row with its payloads, the rows of what is under way, and of a paused run the event of that."""
 
     execution: Record
-    activities: list[Record]
-    timers: list[Record]
+    activities: list[Record] = []
+    timers: list[Record] = []
+    children: list[Record] = []
+    paused: Record | None = None
 
 
 async def detail(store: Store, execution_id: UUID, *, inline: int, head: int) -> DetailRows | None:
@@ -82,16 +102,18 @@ async def detail(store: Store, execution_id: UUID, *, inline: int, head: int) ->
         if row is None:
             return None
         if row["state"] >= FIRST_CLOSED:
-            return DetailRows(row, [], [])
+            return DetailRows(row)
         activities = await connection.fetch(_ACTIVITIES, execution_id, head)
         timers = await connection.fetch(_TIMERS, execution_id)
-        return DetailRows(row, activities, timers)
+        children = await connection.fetch(_CHILDREN, execution_id)
+        paused = await connection.fetchrow(_PAUSED, execution_id) if row["state"] == State.PAUSED else None
+        return DetailRows(row, activities, timers, children, paused)
 
 
-# What the open runs of a page wait for, at most five activities and the next timer of each; only those whose hot row
-# does not say are asked for (answers 13).
-_WAITING: Final = """
-    select e.execution_id, a.names, t.fires_at, d.blocked
+# What the rows of a page have beside the hot row: search attributes, what blocks them, and what open ones wait for
+# (answers 13): at most five activities, the next timer, at most five children whose end they wait for.
+_BESIDE: Final = """
+    select e.execution_id, a.names, t.fires_at, c.children, d.blocked, d.search_attributes
     from unnest($1::uuid[]) as e(execution_id)
     cross join lateral (
         select array_agg(name order by seq) as names from (
@@ -100,14 +122,20 @@ _WAITING: Final = """
     cross join lateral (
         select min(fires_at) as fires_at from (
             select fires_at from harvest_timers x where x.execution_id = e.execution_id limit 2000) under_way) t
+    cross join lateral (
+        select array_agg(y.workflow_name) as children from (
+            select child_execution_id from harvest_children x
+             where x.parent_execution_id = e.execution_id and x.awaited limit 5) awaited
+        left join harvest_executions y on y.execution_id = awaited.child_execution_id) c
     left join lateral (
-        select blocked from harvest_execution_details x where x.execution_id = e.execution_id) d on true
+        select blocked, search_attributes from harvest_execution_details x
+         where x.execution_id = e.execution_id) d on true
 """
 
 
-async def waiting(store: Store, execution_ids: Sequence[UUID]) -> dict[UUID, Any]:
-    """For each of a page's open runs: names of its activities, its next timer and what blocks it. One statement."""
-    rows: list[Any] = await store.read.fetch(_WAITING, list(execution_ids))
+async def beside(store: Store, execution_ids: Sequence[UUID]) -> dict[UUID, Any]:
+    """For each run of a page: its activities, next timer and children, what blocks it, its search attributes."""
+    rows: list[Any] = await store.read.fetch(_BESIDE, list(execution_ids))
     return {row["execution_id"]: row for row in rows}
 
 
@@ -161,29 +189,39 @@ async def event_payload(store: Store, execution_id: UUID, event_id: int) -> Reco
 
 
 _DETAIL_PAYLOAD: Final = {
-    name: f"select {name} as payload, codec from harvest_execution_details where execution_id = $1"
-    for name in ("input", "result", "memo")
+    name: f"select {column} as payload, codec from harvest_execution_details where execution_id = $1"
+    for name, column in (
+        ("input", "input"),
+        ("result", "result"),
+        ("memo", "memo"),
+        ("current_details", "details"),
+    )
 }
 DETAIL_PAYLOADS: Final = tuple(_DETAIL_PAYLOAD)
 
 
 async def detail_payload(store: Store, execution_id: UUID, name: str) -> Record | None:
-    """`payload` (may be null) and `codec` of an execution's input, result or memo. None: it is not here."""
+    """`payload` (may be null) and `codec` of an input, result, memo or current details. None: it is not here."""
     return await store.read.fetch_row(_DETAIL_PAYLOAD[name], execution_id)
 
 
-_OUTCOME: Final = """
+_OUTCOME: Final = f"""
     select e.state, e.closed_at, d.result, d.codec, d.failure,
            (select payload from harvest_events v
-            where v.execution_id = e.execution_id and v.event_id = e.next_event_id - 1 and e.state = $2) as last_event
+            where v.execution_id = e.execution_id and v.event_id = e.next_event_id - 1
+              and e.state = {State.CONTINUED_AS_NEW}) as continued,
+           case when e.state in ({State.CONTINUED_AS_NEW}, {State.FAILED}) then {NEWEST} end as newest
     from harvest_executions e left join harvest_execution_details d using (execution_id)
     where e.execution_id = $1
 """
 
 
-async def outcome(store: Store, execution_id: UUID, continued: int) -> Record | None:
-    """State, result and failure; the last event too when the state is `continued`. None: it is not here."""
-    return await store.read.fetch_row(_OUTCOME, execution_id, continued)
+async def outcome(store: Store, execution_id: UUID) -> Record | None:
+    """State, result and failure; of a run that continued as new its last event, `continued`. None: it is not here.
+
+    `newest` is the newest run of the chain where this one may have gone on as another.
+    """
+    return await store.read.fetch_row(_OUTCOME, execution_id)
 
 
 async def closed_among(store: Store, execution_ids: Sequence[UUID]) -> list[UUID]:

@@ -25,6 +25,16 @@ class ActivityEnd(Struct, frozen=True):
     payload: bytes
 
 
+class LocalEnd(Struct, frozen=True):
+    """The end of a local activity: the event to append while this worker holds the run at `attempt` of its task."""
+
+    execution_id: UUID
+    attempt: int
+    seq: int
+    kind: int
+    payload: bytes
+
+
 class ActivityRetry(Struct, frozen=True):
     """A failed attempt that will be tried again after `delay` seconds."""
 
@@ -94,6 +104,35 @@ woken as ("""
 select n.execution_id, n.seq, w.holder from numbered n left join woken w on w.execution_id = n.execution_id"""
 )
 
+_END_LOCAL = """
+with r as materialized (
+    select * from unnest($1::uuid[], $2::int[], $3::int[], $4::smallint[], $5::bytea[])
+      with ordinality as r(execution_id, attempt, seq, kind, payload, nth)
+),
+held as materialized (
+    select t.execution_id, t.attempt from harvest_workflow_tasks t
+     where t.execution_id = any($1) and t.worker is not distinct from $6 and t.state in (1, 3)
+       for no key update of t skip locked
+),
+open as materialized (
+    select e.execution_id, e.next_event_id from harvest_executions e
+     where e.execution_id = any(array(select execution_id from held)) and e.closed_at is null
+       for no key update of e skip locked
+),
+numbered as materialized (
+    select r.*, o.next_event_id + row_number() over (partition by r.execution_id order by r.nth) - 1 as event_id
+      from r
+      join held h on h.execution_id = r.execution_id and h.attempt = r.attempt
+      join open o on o.execution_id = r.execution_id
+),
+advanced as (
+    update harvest_executions e set next_event_id = e.next_event_id + n.added
+      from (select execution_id, count(*)::int as added from numbered group by execution_id) n
+     where e.execution_id = any($1) and e.execution_id = n.execution_id
+)
+insert into harvest_events (execution_id, event_id, kind, seq, payload)
+select execution_id, event_id, kind, seq, payload from numbered"""
+
 _RETRY = """
 with r as materialized (
     select * from unnest($1::uuid[], $2::int[], $3::int[], $4::uuid[], $5::float8[], $6::bytea[], $7::smallint[])
@@ -137,6 +176,22 @@ async def end_activities(store: Store, ends: Sequence[ActivityEnd]) -> Appended:
     return Appended(
         done={(row["execution_id"], row["seq"]) for row in rows},
         woken={row["execution_id"]: row["holder"] for row in rows},
+    )
+
+
+async def end_locals(store: Store, worker: UUID, ends: Sequence[LocalEnd]) -> None:
+    """Append the ends of local activities whose run this worker still holds. What is locked is left out: it runs again.
+
+    An end that is appended twice, because an answer was lost, is ignored by replay.
+    """
+    await store.scan.write(
+        _END_LOCAL,
+        [end.execution_id for end in ends],
+        [end.attempt for end in ends],
+        [end.seq for end in ends],
+        [end.kind for end in ends],
+        [end.payload for end in ends],
+        worker,
     )
 
 

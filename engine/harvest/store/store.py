@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from harvest.clock import DatabaseClock
-from harvest.store.pool import CLAIM, COMMIT, READ, SCAN, WRITE, Connections, Role
+from harvest.store.pool import CLAIM, COMMIT, DELIVER, READ, SCAN, WRITE, Connections, Role
 from harvest.store.wakes import Hints, Waker
 
 
@@ -19,6 +19,7 @@ class Store:
         self.commit = self._connections(COMMIT)
         self.claim = self._connections(CLAIM)
         self.scan = self._connections(SCAN)
+        self.deliver = self._connections(DELIVER)
         self.write = self._connections(WRITE)
         self.read = self._connections(READ)
         self.waker = Waker(self)
@@ -31,4 +32,5 @@ class Store:
         """Close all pools."""
         await self.waker.close()
         await self.hints.close()
-        await asyncio.gather(*(pool.close() for pool in (self.commit, self.claim, self.scan, self.write, self.read)))
+        pools = (self.commit, self.claim, self.scan, self.deliver, self.write, self.read)
+        await asyncio.gather(*(pool.close() for pool in pools))

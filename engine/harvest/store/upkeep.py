@@ -8,6 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from harvest.store import progress, requests
 from harvest.store.store import Store
 
 _BLOCK = """
@@ -102,6 +103,8 @@ _SWEEP = (
           limit 1000))""",
     """delete from harvest_signin_links where expires_at < clock_timestamp() - interval '1 day'""",
     """delete from harvest_console_sessions where expires_at < clock_timestamp() - interval '1 day'""",
+    requests.SWEEP,
+    progress.SWEEP,
 )
 
 

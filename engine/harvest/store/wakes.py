@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 CHANNEL: Final = "harvest_wake"
 LIVE_CHANNEL: Final = "harvest_live"
 ANYBODY: Final = "*"
+# Before a target: a question to running code waits for it (store/requests.py), and no task.
+ASKED: Final = "?"
 # Sets a parked task pending and pins it to its last worker while that one lives; marks a held one as having news.
 # To be formatted with the condition that names the executions.
 WAKE_TASKS: Final = """
@@ -59,7 +61,13 @@ class Waker:
 
     def wake(self, holder: UUID | None) -> None:
         """Wake the holder of a run, or anybody if nobody holds it."""
-        target = target_of(holder)
+        self._tell(target_of(holder))
+
+    def ask(self, worker: UUID | None) -> None:
+        """Tell a worker, or all of them, that a question to running code waits."""
+        self._tell(ASKED + target_of(worker))
+
+    def _tell(self, target: str) -> None:
         if self.local is not None and self.local(target):
             return
         self._targets.add(target)

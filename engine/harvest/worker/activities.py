@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID
@@ -28,6 +27,7 @@ from harvest.history.data import (
 from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId
 from harvest.history.kinds import EventKind
+from harvest.history.retrying import retry_delay
 from harvest.replay.commands import ScheduleActivity
 from harvest.replay.failures import failure_of
 from harvest.worker.options import Counters, WorkerOptions
@@ -79,20 +79,6 @@ class Ended(msgspec.Struct, frozen=True):
     payload: bytes
     delay: float | None = None
     failure: bytes | None = None
-
-
-def retry_delay(policy: RetryPolicy, failure: Failure, tries: int, key: str) -> float | None:
-    """Seconds until the next try after `tries` failed ones, or None when this was the last (reference 2.15)."""
-    if failure.non_retryable or failure.type in policy.non_retryable or tries >= policy.max_attempts:
-        return None
-    try:
-        delay = min(policy.initial_interval * policy.coefficient ** (tries - 1), policy.max_interval)
-    except OverflowError:
-        delay = policy.max_interval
-    if policy.jitter == "none":
-        return delay
-    chance = random.Random(f"{key}/{tries}").random()
-    return delay * chance if policy.jitter == "full" else delay * (0.5 + chance / 2)
 
 
 class ActivityRunner:
@@ -234,18 +220,22 @@ class ActivityRunner:
         except Exception as error:
             _log.warning("the last heartbeat of activity %r is not written yet: %s", attempt.name, error)
 
+    async def value_of(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> bytes:
+        """Call the function of an attempt, without limits or bookkeeping, for its encoded result."""
+        arguments = definition.signature.decode(attempt.input)
+        if definition.wants_context:
+            arguments.insert(0, self._context(attempt))
+        value = await self._call(attempt, definition, arguments)
+        return definition.signature.encode_result(value)
+
     async def _outcome(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> Ended:
         limit: asyncio.Timeout | None = None
         try:
-            arguments = definition.signature.decode(attempt.input)
-            if definition.wants_context:
-                arguments.insert(0, self._context(attempt))
             if attempt.start_to_close is None or attempt.start_to_close > SHORT_LIMIT:
-                value = await self._call(attempt, definition, arguments)
+                output = await self.value_of(attempt, definition)
             else:
                 async with asyncio.timeout(attempt.start_to_close) as limit:
-                    value = await self._call(attempt, definition, arguments)
-            output = definition.signature.encode_result(value)
+                    output = await self.value_of(attempt, definition)
             return Ended(
                 EventKind.ACTIVITY_COMPLETED,
                 encode_data(ActivityCompleted(output=Raw(output), attempt=attempt.attempt)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -15,6 +14,7 @@ from harvest.errors import OutcomeUnknownError, ShardUnavailableError
 from harvest.history.events import Event
 from harvest.store import claims
 from harvest.store.claims import Claimed
+from harvest.store.marks import HANDICAP, Marks
 from harvest.store.store import Store
 from harvest.worker.committer import Committer
 from harvest.worker.options import Counters, WorkerOptions
@@ -22,8 +22,7 @@ from harvest.worker.watch import Lease
 from harvest.worker.work import Work
 
 _log = logging.getLogger("harvest.worker")
-FULL_LOOK_SECONDS = 1.0
-LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+SUSPECTS_SECONDS = 1.0
 
 
 class Claimer:
@@ -46,8 +45,8 @@ class Claimer:
         self._counters = counters
         self._wake = asyncio.Event()
         self._stopping = False
-        self._since = LONG_AGO
-        self._full_look_at = 0.0
+        self._marks = Marks(HANDICAP)
+        self._suspects_at = 0.0
         self._stale: list[Work] = []
         self._on_trial: Work | None = None
         self.on_doubt: Callable[[], None] = lambda: None
@@ -82,7 +81,7 @@ class Claimer:
                 delay = min(delay * 2, 5.0)
                 continue
             if not found:
-                await clock.wait_event(self._wake, clock.jittered(self._options.poll_interval))
+                await clock.wait_event(self._wake, self._marks.pause(clock.jittered(self._options.poll_interval)))
             elif self._committer.backlog > self._options.claim_batch:
                 await clock.sleep(0.001)
 
@@ -91,19 +90,10 @@ class Claimer:
         if self._committer.backlog > self._options.claim_batch:
             return 1
         suspects: list[Claimed] = []
-        if clock.monotonic() > self._full_look_at:
-            self._since = LONG_AGO
-            self._full_look_at = clock.monotonic() + FULL_LOOK_SECONDS
+        if clock.monotonic() > self._suspects_at:
+            self._suspects_at = clock.monotonic() + SUSPECTS_SECONDS
             suspects = await self._claim_suspect()
         claimed = await self._claim()
-        if not claimed and self._since != LONG_AGO:
-            # Nothing may be overlooked while this loop sleeps.
-            self._since = LONG_AGO
-            claimed = await self._claim()
-        if claimed and len(self._options.queues) == 1:
-            # Rows before the earliest of these are gone from the index but for its dead entries (answers 4). What is
-            # woken from now on is sorted from now on, first tasks are sorted later.
-            self._since = min(self._store.clock.now(), *(c.sort_at for c in claimed)) - timedelta(seconds=1)
         works = [self._work_of(each) for each in (*claimed, *suspects)]
         self._on_trial = works[-1] if suspects else self._on_trial
         wanted = {w.execution_id: w.next_event_id for w in works if not w.delta}
@@ -122,14 +112,14 @@ class Claimer:
         if trial is not None and self._committer.held.get(trial.execution_id) is trial and (trial.busy or trial.queued):
             return []
         for queue in self._options.queues:
-            if found := await claims.claim(self._store, self._worker, [queue], 1, LONG_AGO, suspects=True):
+            if found := await claims.claim(self._store, self._worker, [queue], 1, suspects=True):
                 self._counters.claims += 1
                 return found
         return []
 
     async def _claim(self) -> list[Claimed]:
         claimed = await claims.claim(
-            self._store, self._worker, self._options.queues, self._options.claim_batch, self._since
+            self._store, self._worker, self._options.queues, self._options.claim_batch, self._marks
         )
         self._counters.claims += len(claimed)
         return claimed

@@ -30,6 +30,7 @@ from harvest.store.commit import Answer, Batch, commit
 from harvest.store.pool import COMMIT, is_passing
 from harvest.store.store import Store
 from harvest.worker.deciding import Decider, Decision
+from harvest.worker.locals import LocalRunner
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.recovery import Recovery
 from harvest.worker.work import Residents, Result, Work
@@ -39,6 +40,8 @@ BATCH_ROWS = 2_000
 BATCH_BYTES = 4 * 1024 * 1024
 LOCK_AFTER_REFUSALS = 2
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5
+HOLD_SECONDS = 1.0
+_CAN_WAIT = frozenset((EventKind.LOCAL_ACTIVITY_SCHEDULED, EventKind.SIDE_EFFECT_RECORDED, EventKind.MARKER_RECORDED))
 _ENDS_OF_ACTIVITIES = frozenset((EventKind.ACTIVITY_COMPLETED, EventKind.ACTIVITY_FAILED, EventKind.ACTIVITY_TIMED_OUT))
 
 
@@ -66,13 +69,18 @@ class Committer:
         runner: Runner,
         residents: Residents,
         recovery: Recovery,
+        local_runner: Callable[[Callable[[UUID, Result], None]], LocalRunner],
         options: WorkerOptions,
         counters: Counters,
     ) -> None:
         self.held: dict[UUID, Work] = {}
         self.residents = residents
+        self.locals = local_runner(self.deliver_local)
         self.on_timer: Callable[[datetime], None] = lambda _: None
         self.on_stale: Callable[[Work], None] = lambda _: None
+        self.on_deliveries: Callable[[UUID], None] = lambda _: None
+        self.on_successor: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[UUID, list[bytes]], None] = lambda _, __: None
         self._store = store
         self._worker = worker
         self._decider = decider
@@ -117,6 +125,13 @@ class Committer:
         work.inbox.append(result)
         self.ready(work)
         return True
+
+    def deliver_local(self, execution_id: UUID, result: Result) -> None:
+        """A local activity has ended."""
+        work = self.held.get(execution_id)
+        if work is not None and work.run is not None and result.seq in work.run.locals:
+            work.inbox.append(result)
+            self.ready(work)
 
     def knows(self, execution_id: UUID, seq: int) -> bool:
         """Whether an eager activity runs here, has ended here, or may be about to start."""
@@ -182,6 +197,11 @@ class Committer:
 
     async def _decide(self, batch: Batch, work: Work, now: datetime) -> Decision | None:
         work.busy = True
+        if work.delta and work.consumed:
+            # Others have written first, where the results of local activities were bet on.
+            self._counters.declined_overtaken += 1
+            self._drop(work)
+            return None
         if work.refusals >= LOCK_AFTER_REFUSALS:
             self._lock(work)
             return None
@@ -191,7 +211,24 @@ class Committer:
         if error is not None:
             self._block(work, error)
             return None
-        return self._filled(batch, work, now)
+        self.locals.sync(work)
+        return None if self._waits_for_locals(work) else self._filled(batch, work, now)
+
+    def _waits_for_locals(self, work: Work) -> bool:
+        """A run that only goes from one short local activity to the next is committed once, or once a second."""
+        run = work.run
+        if run is None or not run.locals or run.is_done or run.details is not None or run.upserts or run.progress:
+            return False
+        if any(command.kind not in _CAN_WAIT for command in run.asked.values()):
+            return False
+        now = clock.monotonic()
+        if work.hold_until is None:
+            work.hold_until = now + HOLD_SECONDS
+            asyncio.get_running_loop().call_later(HOLD_SECONDS + 0.01, self.ready, work)
+        if now >= work.hold_until:
+            return False
+        work.busy = False
+        return True
 
     def _filled(self, batch: Batch, work: Work, now: datetime) -> Decision | None:
         try:
@@ -215,7 +252,7 @@ class Committer:
     def let_go_idle(self) -> None:
         """Let go of the parked code of held runs that nothing has come for."""
         for work in self.held.values():
-            if work.run is not None and not work.busy and not work.queued:
+            if work.run is not None and not work.busy and not work.queued and not work.run.locals:
                 work.decided_through_hint = work.run.decided_through
                 self.residents.let_go(work)
 
@@ -264,6 +301,7 @@ class Committer:
                     now = self._store.clock.now()
                     error = self._decider.step(work, now)
                     if error is None:
+                        self.locals.sync(work)
                         batch = Batch()
                         decision = self._decider.fill(batch, work, now)
                         answer = (await commit(self._store, connection, self._worker, batch))[work.execution_id]
@@ -361,14 +399,22 @@ class Committer:
         work.refusals = 0
         work.blocked_count = 0
         work.consumed.clear()
+        work.hold_until = None
         work.next_event_id = decision.next_event_id
         work.history_bytes += decision.size
         self._store.hints.touch(work.partition)
         if decision.cancelled:
             self._runner.cancel(work.execution_id, decision.cancelled)
+        if decision.delivers:
+            self.on_deliveries(work.execution_id)
+        if decision.progress:
+            self.on_progress(work.execution_id, decision.progress)
         if decision.outcome is not None:
             self._counters.closed += 1
+            if decision.outcome.onward is not None:
+                self.on_successor()
             self.held.pop(work.execution_id, None)
+            self.locals.forget(work.execution_id)
             if work.inflight:
                 self._runner.cancel(work.execution_id, None)
             self.residents.let_go(work)
@@ -385,9 +431,9 @@ class Committer:
         if work.stale:
             work.stale = False
             self.on_stale(work)
-        if work.inbox or (decision.holds and not work.inflight):
+        if work.inbox or (decision.holds and not work.is_busy_elsewhere):
             self.ready(work)
-        elif not work.inflight and not work.queued:
+        elif not work.is_busy_elsewhere and not work.queued:
             self.held.pop(work.execution_id, None)
             self.residents.put(work)
 
@@ -424,7 +470,9 @@ class Committer:
     def _let_go(self, work: Work) -> list[Result]:
         if self.held.get(work.execution_id) is work:
             del self.held[work.execution_id]
+        self.locals.forget(work.execution_id)
         work.busy = work.queued = False
+        work.hold_until = None
         results_left = [result for result, _ in work.consumed] + list(work.inbox)
         work.consumed.clear()
         work.inbox.clear()

@@ -9,18 +9,29 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from harvest.definitions.registry import Registry
-from harvest.errors import DecisionFailedError, DefinitionMissingError, HarvestError, PayloadDecodeError
+from harvest.errors import (
+    DecisionFailedError,
+    DefinitionMissingError,
+    HarvestError,
+    NonDeterminismError,
+    PayloadDecodeError,
+)
+from harvest.history import payload
 from harvest.history.data import ActivityStarted, Failure
-from harvest.history.events import Event, encode_data
+from harvest.history.events import EMPTY, Event, encode_data
 from harvest.history.ids import ExecutionId
 from harvest.history.kinds import EventKind
 from harvest.history.limits import HISTORY_BYTES_SOFT, HISTORY_EVENTS_SOFT, PAYLOAD_WARN_BYTES
 from harvest.history.states import CLOSES_AS, State
-from harvest.replay.commands import CancelActivity, CancelTimer, Command, Key, ScheduleActivity, StartTimer
+from harvest.replay.commands import CancelActivity, CancelTimer, Command, ScheduleActivity, StartTimer
 from harvest.replay.context import WorkflowContext
 from harvest.replay.decision import Outcome, failed, history_cap, outcome_of
+from harvest.replay.locating import locate
+from harvest.replay.matching import BEGUN_BY, Asked
+from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
 from harvest.replay.run import Identity, Run
 from harvest.store.commit import HELD, PARKED, Batch
+from harvest.worker import relating
 from harvest.worker.options import Counters
 from harvest.worker.watch import StepInterrupted, StepWatch
 from harvest.worker.work import Work
@@ -28,10 +39,7 @@ from harvest.worker.work import Work
 _log = logging.getLogger("harvest.worker")
 _CANCELS_ACTIVITY: Final = int(EventKind.ACTIVITY_CANCEL_REQUESTED)
 _CANCELS_TIMER: Final = int(EventKind.TIMER_CANCELLED)
-_BEGUN_BY: Final = {
-    EventKind.ACTIVITY_CANCEL_REQUESTED: int(EventKind.ACTIVITY_SCHEDULED),
-    EventKind.TIMER_CANCELLED: int(EventKind.TIMER_STARTED),
-}
+_CANCELS_CHILD: Final = int(EventKind.CHILD_CANCEL_REQUESTED)
 
 
 class Slots(Protocol):
@@ -56,6 +64,8 @@ class Decision(Struct):
     size: int = 0
     holds: bool = False
     queued: bool = False
+    delivers: bool = False
+    progress: list[bytes] = []
 
 
 class Decider:
@@ -97,6 +107,8 @@ class Decider:
             if history:
                 work.next_event_id = history[-1].event_id + 1
             run.replay(history, run.decided_through)
+            if isinstance(run.blocked, NonDeterminismError):
+                locate(run, self._new_run(work), history)
         else:
             self._counters.decisions_warm += 1
             run = work.run
@@ -152,19 +164,22 @@ class Decider:
         event_id = work.next_event_id
         for result, at in work.consumed:
             batch.event(work.execution_id, event_id, result.kind, result.seq, at, result.payload)
-            batch.merge(work.execution_id, result.seq, result.attempt)
+            if not result.is_local:
+                batch.merge(work.execution_id, result.seq, result.attempt)
             event_id += 1
         decision = Decision(work, event_id, outcome, [], [], None)
         for command in run.asked.values():
-            self._put_command(batch, decision, command, now, run.asked)
+            self._put_command(batch, decision, run, command, now, run.asked)
         if outcome is not None:
             batch.event(work.execution_id, decision.next_event_id, int(outcome.kind), 0, None, outcome.payload)
             decision.next_event_id += 1
         decision.size = batch.bytes - bytes_before
         if outcome is not None:
             batch.close(work.execution_id, outcome.result, outcome.failure)
+            decision.delivers |= relating.put_end(batch, work, run, outcome)
+        self._put_visible(batch, work, run, decision)
         self._note_size(work, run.decided_through, decision)
-        decision.holds = bool(work.inflight or decision.eager)
+        decision.holds = bool(decision.eager) or work.is_busy_elsewhere
         state = State.RUNNING if outcome is None else CLOSES_AS[outcome.kind]
         batch.decision(
             work.execution_id,
@@ -173,7 +188,7 @@ class Decider:
             next_event_id=decision.next_event_id,
             state=int(state),
             task_state=HELD if decision.holds else PARKED,
-            merged=len(work.consumed),
+            merged=sum(not result.is_local for result, _ in work.consumed),
             waiting=run.waiting_for() if outcome is None else None,
         )
         return decision
@@ -200,29 +215,51 @@ class Decider:
     def _note_history(self, work: Work, limit: int, what: str) -> None:
         _log.warning("the history of workflow %r (%s) passes %d %s", work.workflow_name, work.execution_id, limit, what)
 
+    def _put_visible(self, batch: Batch, work: Work, run: Run, decision: Decision) -> None:
+        """What the code shows to people: its details and attributes in the same commit, progress after it."""
+        if run.details is not None or run.upserts:
+            attributes = payload.encode(run.upserts).decode() if run.upserts else None
+            batch.detail(work.execution_id, attributes, run.details)
+        decision.progress = run.progress
+
     def _put_command(
-        self, batch: Batch, decision: Decision, command: Command, now: datetime, asked: dict[Key, Command]
+        self, batch: Batch, decision: Decision, run: Run, command: Command, now: datetime, asked: Asked
     ) -> None:
-        execution_id = decision.work.execution_id
-        event_id = decision.next_event_id
+        execution_id, event_id = decision.work.execution_id, decision.next_event_id
         decision.next_event_id += 1
-        if isinstance(command, ScheduleActivity):
-            batch.event(execution_id, event_id, int(command.kind), command.seq, None, command.payload())
-            if decision.outcome is None and (_CANCELS_ACTIVITY, command.seq) not in asked:
-                self._put_activity(batch, decision, command, event_id)
-        elif isinstance(command, StartTimer):
+        if isinstance(command, StartTimer):
             fires_at = command.until or now + timedelta(seconds=command.duration)
             batch.event(execution_id, event_id, int(command.kind), command.seq, None, command.payload_at(fires_at))
             if (_CANCELS_TIMER, command.seq) not in asked:
                 batch.timer(execution_id, command.seq, fires_at)
                 decision.fires_at = min(fires_at, decision.fires_at or fires_at)
-        else:
-            assert isinstance(command, CancelTimer | CancelActivity)
-            batch.event(execution_id, event_id, int(command.kind), command.seq, None, b"{}")
+            return
+        data = getattr(command, "payload", None)
+        batch.event(execution_id, event_id, int(command.kind), command.seq, None, EMPTY if data is None else data())
+        if isinstance(command, ScheduleActivity):
+            if decision.outcome is None and (_CANCELS_ACTIVITY, command.seq) not in asked:
+                self._put_activity(batch, decision, command, event_id)
+        elif isinstance(command, StartChild):
+            if (_CANCELS_CHILD, command.seq) not in asked:
+                relating.put_child(batch, decision.work, run, command)
+                decision.delivers = True
+        elif isinstance(command, CancelTimer | CancelActivity | CancelChild):
             # What is asked for and taken back in one commit never begins.
-            if (_BEGUN_BY[command.kind], command.seq) not in asked:
-                batch.cancel(execution_id, command.seq)
-                decision.cancelled.append(command.seq)
+            if (BEGUN_BY[int(command.kind)], command.seq) not in asked:
+                self._put_cancel(batch, decision, command)
+        elif isinstance(command, SignalExternal | CancelExternal | AwaitExternal):
+            relating.put_external(batch, decision.work, run, command)
+            decision.delivers = True
+
+    def _put_cancel(
+        self, batch: Batch, decision: Decision, command: CancelTimer | CancelActivity | CancelChild
+    ) -> None:
+        if isinstance(command, CancelChild):
+            relating.put_child_cancel(batch, decision.work, command)
+            decision.delivers = True
+        else:
+            batch.cancel(decision.work.execution_id, command.seq)
+            decision.cancelled.append(command.seq)
 
     def _put_activity(self, batch: Batch, decision: Decision, command: ScheduleActivity, event_id: int) -> None:
         eager = self._slots.reserve(command)

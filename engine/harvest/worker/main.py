@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import logging
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -57,11 +57,26 @@ async def run_worker(
     stop: asyncio.Event,
     options: WorkerOptions | None = None,
 ) -> None:
-    """Work until `stop` is set. A lost lease ends the incarnation and begins another; an absent database is awaited."""
+    """Import the application and work until `stop` is set; see `keep_working`."""
     registry = load_registry(app_path)
     options = options or WorkerOptions(name=name or "")
     if not options.build:
         options = msgspec.structs.replace(options, build=build_of(app_path))
+    await keep_working(registry, urls, options=options, stop=stop)
+
+
+async def keep_working(
+    registry: Registry,
+    urls: Mapping[int, str],
+    *,
+    options: WorkerOptions,
+    stop: asyncio.Event,
+    on_start: Callable[[], None] | None = None,
+) -> None:
+    """Work until `stop` is set. A lost lease ends the incarnation and begins another; an absent database is awaited.
+
+    `on_start` is called whenever an incarnation has begun to work.
+    """
     delay = 0.2
     while not stop.is_set():
         shards = await Shards.open(urls)
@@ -69,6 +84,8 @@ async def run_worker(
         try:
             await worker.start()
             delay = 0.2
+            if on_start is not None:
+                on_start()
             await _first(stop.wait(), worker.lost.wait())
         except (ShardUnavailableError, *LOST, asyncpg.PostgresError) as error:
             _log.warning("the worker cannot start yet: %s", error)

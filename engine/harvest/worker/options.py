@@ -68,6 +68,9 @@ class Counters(Struct):
     activities_stale: int = 0
     evicted: int = 0
     refused_release: int = 0
+    delivered: int = 0
+    requests_warm: int = 0
+    requests_cold: int = 0
     slow_steps: int = 0
     leases_lost: int = 0
 

@@ -16,7 +16,7 @@ import asyncpg
 from harvest import clock
 from harvest.errors import HarvestError, ShardUnavailableError
 from harvest.store import claims, results, upkeep
-from harvest.store.results import ActivityEnd
+from harvest.store.results import ActivityEnd, LocalEnd
 from harvest.store.store import Store
 from harvest.worker.deciding import block_code, blocked_delay
 from harvest.worker.options import Counters
@@ -43,13 +43,15 @@ class Recovery:
 
     def drop(self, work: Work, left: list[Result]) -> None:
         """Hand a run back; whoever takes it replays."""
-        self._begin([work.execution_id], self._drop([(work.execution_id, work.attempt)], self._ends(work, left)))
+        tasks = [(work.execution_id, work.attempt)]
+        self._begin([work.execution_id], self._drop(tasks, self._ends(work, left), self._locals(work, left)))
 
     def doubt(self, dropped: Sequence[tuple[Work, list[Result]]]) -> None:
         """Whether the commit of these passed is unknown: go on from what the database says."""
         tasks = [(work.execution_id, work.attempt) for work, _ in dropped]
         ends = [end for work, left in dropped for end in self._ends(work, left)]
-        self._begin([task[0] for task in tasks], self._doubt(tasks, ends))
+        locals_ended = [end for work, left in dropped for end in self._locals(work, left)]
+        self._begin([task[0] for task in tasks], self._doubt(tasks, ends, locals_ended))
 
     def block(self, work: Work, left: list[Result], error: HarvestError) -> None:
         """Put a run aside with its reason; what is not its fault must not end it (issue, build 5)."""
@@ -84,14 +86,31 @@ class Recovery:
         return [
             ActivityEnd(work.execution_id, result.seq, result.attempt, self._worker, result.kind, result.payload)
             for result in left
+            if not result.is_local
         ]
 
-    async def _drop(self, tasks: list[Task], ends: list[ActivityEnd]) -> None:
+    def _locals(self, work: Work, left: list[Result]) -> list[LocalEnd]:
+        return [
+            LocalEnd(work.execution_id, work.attempt, result.seq, result.kind, result.payload)
+            for result in left
+            if result.is_local
+        ]
+
+    async def _drop(self, tasks: list[Task], ends: list[ActivityEnd], locals_ended: list[LocalEnd]) -> None:
+        if locals_ended:
+            await self._append_locals(locals_ended)
         await self._append(ends)
         await self._release(tasks)
 
-    async def _doubt(self, tasks: list[Task], ends: list[ActivityEnd]) -> None:
-        await self._drop(tasks, ends)
+    async def _append_locals(self, ends: list[LocalEnd]) -> None:
+        """What cannot be appended now runs again with the next replay."""
+        try:
+            await results.end_locals(self._store, self._worker, ends)
+        except (ShardUnavailableError, asyncpg.PostgresError) as error:
+            _log.warning("%d results of local activities were not kept: %s", len(ends), error)
+
+    async def _doubt(self, tasks: list[Task], ends: list[ActivityEnd], locals_ended: list[LocalEnd]) -> None:
+        await self._drop(tasks, ends, locals_ended)
         # Only now is the lost commit over for certain: it held a lock on each of these tasks.
         self.on_doubt()
 

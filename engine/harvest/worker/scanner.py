@@ -17,9 +17,10 @@ from harvest.history.data import ActivityFailed, ActivityTimedOut, Failure
 from harvest.history.events import encode_data
 from harvest.history.kinds import EventKind
 from harvest.history.limits import STRIKES
-from harvest.store import appends, fleet, results, upkeep
+from harvest.history.retrying import retry_delay
+from harvest.store import closings, fleet, results, timers, upkeep
 from harvest.store.store import Store
-from harvest.worker.activities import ActivityRunner, Attempt, retry_delay, scheduled_data
+from harvest.worker.activities import ActivityRunner, Attempt, scheduled_data
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.watch import Lease
 
@@ -47,13 +48,13 @@ class TimerLoop:
     async def tick(self) -> float:
         """Fire what is due; returns the seconds until the next look."""
         self._next = None
-        fired = await appends.fire_timers(self._store)
+        fired = await timers.fire_timers(self._store)
         for _, partition, holder in fired:
             self._store.waker.wake(holder)
             self._store.hints.touch(partition)
         if len(fired) >= FULL_PASS:
             return 0.0
-        answer = await appends.next_timer(self._store)
+        answer = await timers.next_timer(self._store)
         # What was set while the database was asked is not in its answer.
         self._next = min((at for at in (self._next, answer) if at is not None), default=None)
         if self._next is None:
@@ -120,7 +121,7 @@ class Scanner:
 
     async def deadlines(self) -> None:
         """End runs past their deadline."""
-        for execution_id, partition, worker in await appends.close_overdue(self._store):
+        for execution_id, partition, worker in await closings.close_overdue(self._store):
             self._runner.cancel(execution_id, None)
             self._store.hints.touch(partition)
             if worker is not None and worker != self._worker:

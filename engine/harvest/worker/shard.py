@@ -15,17 +15,23 @@ from harvest.definitions.registry import Registry
 from harvest.errors import OutcomeUnknownError, ShardUnavailableError
 from harvest.history.ids import ExecutionId
 from harvest.history.limits import STRIKES
+from harvest.shards import Shards
 from harvest.store import claims, results
 from harvest.store.listening import listen
+from harvest.store.marks import Marks
+from harvest.store.progress import ProgressWriter
 from harvest.store.store import Store
-from harvest.store.wakes import ANYBODY, CHANNEL
+from harvest.store.wakes import ANYBODY, ASKED, CHANNEL
 from harvest.worker.activities import ActivityRunner, Attempt, Ended, scheduled_data
 from harvest.worker.claimer import Claimer
 from harvest.worker.committer import Committer, Runner
 from harvest.worker.deciding import Decider, Decision
+from harvest.worker.deliverer import Deliverer
 from harvest.worker.doubts import Doubts
+from harvest.worker.locals import LocalRunner
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.recovery import Recovery
+from harvest.worker.requests import Requests
 from harvest.worker.scanner import Scanner, TimerLoop
 from harvest.worker.settling import Settler
 from harvest.worker.watch import Lease, StepWatch
@@ -40,6 +46,7 @@ class ShardWorker(Runner):
 
     def __init__(
         self,
+        shards: Shards,
         store: Store,
         worker: UUID,
         registry: Registry,
@@ -58,11 +65,26 @@ class ShardWorker(Runner):
         self._counters = counters
         decider = Decider(registry, runner, steps, counters, options.display_name)
         self._recovery = Recovery(store, worker, self._is_lost, counters)
-        self.committer = Committer(store, worker, decider, self, residents, self._recovery, options, counters)
+        self.committer = Committer(
+            store,
+            worker,
+            decider,
+            self,
+            residents,
+            self._recovery,
+            lambda on_end: LocalRunner(store.shard_id, runner, on_end),
+            options,
+            counters,
+        )
         self.claimer = Claimer(store, worker, self.lease, self.committer, options, counters)
         self.timers = TimerLoop(store)
+        self._progress = ProgressWriter(store)
+        self.committer.on_progress = self._progress.add
+        self._requests = Requests(store, worker, registry, self._find, steps, options, counters)
+        self.deliverer = Deliverer(shards, store, counters)
         self._scanner = Scanner(store, worker, self.lease, runner, options, counters)
         self._activity_wake = asyncio.Event()
+        self._marks = Marks()
         self._suspects_at = 0.0
         self._settler = Settler(store, worker, self._is_lost, self._will_retry, counters)
         self._doubts = Doubts(
@@ -77,6 +99,8 @@ class ShardWorker(Runner):
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self.committer.on_timer = self.timers.expect
+        self.committer.on_deliveries = self.deliverer.kick
+        self.committer.on_successor = self.claimer.wake
         self.claimer.on_doubt = self._recovery.on_doubt = self._doubts.arise
 
     def start(self) -> None:
@@ -87,9 +111,11 @@ class ShardWorker(Runner):
             "committer": self.committer.run(),
             "activity claimer": self._claim_activities(),
             "timers": self.timers.run(),
+            "deliverer": self.deliverer.run(),
             "scanner": self._scanner.run(),
             "listener": listen(self.store, CHANNEL, self._heard, self._look_at_everything),
             "doubts": self._doubts.run(),
+            "requests": self._requests.run(),
         }
         self._tasks = [asyncio.get_running_loop().create_task(loop, name=name) for name, loop in loops.items()]
         for task in self._tasks:
@@ -112,12 +138,14 @@ class ShardWorker(Runner):
         """Take nothing new."""
         self._stopping = True
         self.claimer.stop()
+        self._requests.stop()
         self._activity_wake.set()
 
     async def stop(self) -> None:
         """Send what is still to be sent, then end every loop."""
         await self.committer.drained(2.0)
-        await asyncio.gather(self._settler.finish(2.0), self._recovery.finish(2.0))
+        await self.committer.locals.stop()
+        await asyncio.gather(self._settler.finish(2.0), self._recovery.finish(2.0), self._progress.close())
         self.committer.stop()
         self.store.waker.local = None
         for task in self._tasks:
@@ -126,10 +154,14 @@ class ShardWorker(Runner):
 
     def _woken(self, target: str) -> bool:
         """A wake, from this process or another; tells whether it was for this worker alone."""
+        is_question, target = target.startswith(ASKED), target.removeprefix(ASKED)
         mine = target == self._worker.hex
-        if mine or target == ANYBODY:
+        if is_question and (mine or target == ANYBODY):
+            self._requests.kick()
+        elif mine or target == ANYBODY:
             self.claimer.wake()
             self._activity_wake.set()
+            self.deliverer.hint()
         return mine
 
     def _heard(self, target: str) -> None:
@@ -137,6 +169,11 @@ class ShardWorker(Runner):
 
     def _look_at_everything(self) -> None:
         self._woken(ANYBODY)
+        self._requests.kick()
+
+    def _find(self, execution_id: UUID) -> Work | None:
+        """The run as this worker has it now, held or resident."""
+        return self.committer.held.get(execution_id) or self.committer.residents.find(execution_id)
 
     # What the committer asks for
 
@@ -204,7 +241,8 @@ class ShardWorker(Runner):
                 delay = min(delay * 2, 5.0)
                 continue
             if not found:
-                await clock.wait_event(self._activity_wake, clock.jittered(self._options.poll_interval))
+                pause = self._marks.pause(clock.jittered(self._options.poll_interval))
+                await clock.wait_event(self._activity_wake, pause)
 
     async def _claim_some(self) -> int:
         names = self._runner.names()
@@ -212,7 +250,7 @@ class ShardWorker(Runner):
         if not names or most <= 0 or not self.lease.alive:
             return 0
         claimed = await claims.claim_activities(
-            self.store, self._worker, self._options.display_name, self._options.queues, names, most
+            self.store, self._worker, self._options.display_name, self._options.queues, names, most, self._marks
         )
         if clock.monotonic() > self._suspects_at and most > len(claimed):
             self._suspects_at = clock.monotonic() + SUSPECTS_SECONDS

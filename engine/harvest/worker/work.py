@@ -10,19 +10,27 @@ from uuid import UUID
 from msgspec import Struct
 
 from harvest.history.events import Event
+from harvest.history.kinds import EventKind
 from harvest.replay import unwinding
 from harvest.replay.run import Run
 from harvest.worker.options import Counters
 from harvest.worker.watch import StepInterrupted, StepWatch
 
+_LOCAL = frozenset((EventKind.LOCAL_ACTIVITY_COMPLETED, EventKind.LOCAL_ACTIVITY_FAILED))
+
 
 class Result(Struct, frozen=True):
-    """How an eager activity ended: the event to merge into the next decision."""
+    """How an eager or local activity ended: the event to merge into the next decision."""
 
     seq: int
     attempt: int
     kind: int
     payload: bytes
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is of a local activity, which has no task in the database."""
+        return self.kind in _LOCAL
 
 
 class Work:
@@ -30,8 +38,8 @@ class Work:
 
     __slots__ = (
         "attempt", "blocked_count", "busy", "consumed", "deadline_at", "decided_through_hint", "delta",
-        "execution_id", "history_bytes", "inbox", "inflight", "next_event_id", "partition", "queue", "queued",
-        "refusals", "run", "stale", "version", "workflow_id", "workflow_name",
+        "execution_id", "history_bytes", "hold_until", "inbox", "inflight", "next_event_id", "partition", "queue",
+        "queued", "refusals", "run", "stale", "version", "workflow_id", "workflow_name",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +65,7 @@ class Work:
         self.history_bytes = 0
         self.blocked_count = 0
         self.refusals = 0
+        self.hold_until: float | None = None
         self.run: Run | None = None
         self.delta: list[Event] = []
         self.inbox: deque[Result] = deque()
@@ -66,6 +75,15 @@ class Work:
         self.queued = False
         self.stale = False
         self.decided_through_hint = 0
+
+    @property
+    def is_busy_elsewhere(self) -> bool:
+        """Whether activities of the run are under way in this process, so that it stays held."""
+        return bool(self.inflight) or (self.run is not None and bool(self.run.locals))
+
+    def has_result(self, seq: int) -> bool:
+        """Whether the end of an activity waits to be committed."""
+        return any(result.seq == seq for result in self.inbox) or any(result.seq == seq for result, _ in self.consumed)
 
 
 class Residents:
@@ -107,6 +125,11 @@ class Residents:
             return None
         self._bytes -= entry[1]
         return entry[0]
+
+    def find(self, execution_id: UUID) -> Work | None:
+        """Look at a run that stays here, if it is."""
+        entry = self._works.get(execution_id)
+        return None if entry is None else entry[0]
 
     def let_go(self, work: Work) -> None:
         """Unwind a run that nobody goes on with. Its code may hold this thread: a step like any other."""

@@ -55,6 +55,7 @@ class Worker:
         self._runner.on_end = self._ended
         self._parts = {
             shard_id: ShardWorker(
+                shards,
                 store,
                 self.id,
                 registry,
@@ -221,7 +222,11 @@ def definition_rows(registry: Registry, build: str) -> list[DefinitionRow]:
             build=build,
             input_schema=msgspec.json.encode(
                 # The console starts workflows without their code: what the code declares travels with the schema.
-                {**workflow.signature.input_schema(), "x-options": msgspec.to_builtins(workflow.options)}
+                {
+                    **workflow.signature.input_schema(),
+                    "x-options": workflow.options.published(),
+                    "x-updates": workflow.updates,
+                }
             ),
             output_schema=msgspec.json.encode(workflow.signature.output_schema()),
             signals=msgspec.json.encode(workflow.signals),

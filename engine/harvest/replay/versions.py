@@ -1,0 +1,71 @@
+"""Which version of a change a run follows: what history says, else the old one unless the code is live (design 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from harvest.errors import InvalidRequestError, VersionUnsupportedError
+from harvest.history import payload
+from harvest.history.events import Event
+from harvest.history.kinds import EventKind
+from harvest.history.limits import check_text
+from harvest.replay.records import RecordMarker
+from harvest.replay.unwinding import AbandonStep
+
+if TYPE_CHECKING:
+    from harvest.replay.run import Run
+
+CHOICES: Final = frozenset((int(EventKind.MARKER_RECORDED), int(EventKind.SIDE_EFFECT_RECORDED)))
+
+
+class Versions:
+    """The choices of one run. `retired` are markers that the code lets stand although it no longer asks for them."""
+
+    __slots__ = ("_chosen", "_recorded", "_run", "effects", "retired")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._recorded: dict[str, int] = {}
+        self._chosen: dict[str, int] = {}
+        self.retired: set[str] = set()
+        self.effects: dict[int, bytes] = {}
+
+    def read(self, history: Iterable[Event]) -> None:
+        """What history will show further on: choices and side effects are needed before their events are reached."""
+        for event in history:
+            if event.kind == EventKind.MARKER_RECORDED:
+                marker = event.data()
+                self._recorded[marker.name] = payload.decode(bytes(marker.details), int, what=f"marker {marker.name!r}")
+            elif event.kind == EventKind.SIDE_EFFECT_RECORDED:
+                self.effects[event.seq] = bytes(event.data().value)
+
+    def choose(self, name: str, lowest: int, highest: int) -> int:
+        """The version for a marker's name; one outside the range blocks the run."""
+        check_text(name, what="change id")
+        if lowest > highest:
+            raise InvalidRequestError(f"{name!r} has the range {lowest} to {highest}; the lowest comes first")
+        chosen = self._chosen.get(name)
+        if chosen is None:
+            chosen = self._chosen[name] = self._first(name, lowest, highest)
+        if not lowest <= chosen <= highest:
+            self._run.block(
+                VersionUnsupportedError(
+                    f"this run follows version {chosen} of {name!r}, but the code covers {lowest} to {highest}: "
+                    "keep the old branch until no open run needs it",
+                    change_id=name,
+                    recorded=chosen,
+                    lowest=lowest,
+                    highest=highest,
+                )
+            )
+            raise AbandonStep
+        return chosen
+
+    def _first(self, name: str, lowest: int, highest: int) -> int:
+        recorded = self._recorded.get(name)
+        if recorded is None and self._run.replaying:
+            return lowest
+        version = highest if recorded is None else recorded
+        self._run.asked.ask(RecordMarker(name, payload.encode(version)))
+        return version
