@@ -105,3 +105,52 @@ async def parked(ctx: WorkflowContext, count: int, text: str) -> str:
     for _ in range(count):
         text = await ctx.execute_activity(echo, text)
     return await ctx.wait_for_signal("go", str)
+
+
+@app.workflow
+async def joins(ctx: WorkflowContext) -> int:
+    """Bench (g): five joins of ten activities."""
+    total = 0
+    for _ in range(5):
+        total += len(await asyncio.gather(*(ctx.execute_activity(echo, str(number)) for number in range(10))))
+    return total
+
+
+@app.workflow
+async def races(ctx: WorkflowContext) -> int:
+    """Bench (g): ten races of an activity against a timer."""
+    won = 0
+    for _ in range(10):
+        winner = await ctx.race(ctx.execute_activity(echo, "fast"), ctx.sleep(60))
+        won += winner.index == 0
+    return won
+
+
+@app.workflow
+async def member(ctx: WorkflowContext, text: str) -> str:
+    """Bench (g): a child."""
+    return await ctx.execute_activity(echo, text)
+
+
+@app.workflow
+async def families(ctx: WorkflowContext) -> int:
+    """Bench (g): five children, one after the other."""
+    for number in range(5):
+        await ctx.execute_child_workflow(member, str(number))
+    return 5
+
+
+@app.workflow
+async def updated(ctx: WorkflowContext) -> int:
+    """Bench (g): answers five updates, each with an activity."""
+    answered = 0
+
+    async def add(number: int) -> str:
+        nonlocal answered
+        text = await ctx.execute_activity(echo, str(number))
+        answered += 1
+        return text
+
+    ctx.register_update_handler("add", add)
+    await ctx.wait_condition(lambda: answered == 5 and ctx.all_handlers_finished())
+    return answered

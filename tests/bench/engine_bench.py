@@ -32,7 +32,7 @@ class Engine:
     async def enqueue(self, workflow: str, count: int, *arguments: object) -> list[str]:
         """Queue `count` runs with the same input; returns their workflow ids."""
         # An input is the JSON value of the only parameter, or the array of several (issue 2, build 1).
-        body = encode(arguments[0] if len(arguments) == 1 else arguments)
+        body = encode(arguments[0] if len(arguments) == 1 else arguments or None)
         stem = uuid.uuid4().hex[:8]
         ids = [f"{workflow}-{stem}-{number}" for number in range(count)]
         await starting.start_many(self.shards, workflow, ids, body)

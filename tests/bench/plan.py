@@ -20,6 +20,7 @@ class Plan(msgspec.Struct, frozen=True):
     memory_events: int = 1_000
     parked: int = 20_000
     new: int = 2_000
+    shaped: int = 500
 
 
 FULL = Plan()
@@ -33,4 +34,5 @@ QUICK = Plan(
     memory_runs=50,
     parked=4_000,
     new=500,
+    shaped=60,
 )

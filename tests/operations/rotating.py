@@ -1,4 +1,4 @@
-"""Runs that go on as others, and answer updates, without an engine: what a worker's commit writes, by the commit itself."""
+"""Runs that go on as others, and answer updates, without an engine: what a worker commits, by the commit itself."""
 
 from __future__ import annotations
 
@@ -74,6 +74,14 @@ class Worker(Struct, frozen=True):
         self, execution_id: UUID, *, failed: bool = False, carried: Sequence[tuple[EventKind, Struct]] = ()
     ) -> UUID:
         """Close a run as continued as new, or as failed to be tried again; returns the run that follows."""
+        new = await self.try_to_rotate(execution_id, failed=failed, carried=carried)
+        assert new is not None
+        return new
+
+    async def try_to_rotate(
+        self, execution_id: UUID, *, failed: bool = False, carried: Sequence[tuple[EventKind, Struct]] = ()
+    ) -> UUID | None:
+        """The same; None where others have written meanwhile."""
         row = await self.store.scan.fetch_row(
             "select workflow_name, workflow_id, coalesce(first_execution_id, execution_id) as first "
             "from harvest_executions where execution_id = $1",
@@ -109,8 +117,7 @@ class Worker(Struct, frozen=True):
             repoint=not failed,
         )
         answer = await self.decide(execution_id, end=end, successor=successor)
-        assert answer is Answer.PASSED, answer
-        return new
+        return new if answer is Answer.PASSED else None
 
     async def answer(self, execution_id: UUID, *, admitted: int, update_id: str, output: bytes) -> None:
         """Answer an update that the run admitted with this event."""

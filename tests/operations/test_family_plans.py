@@ -12,7 +12,7 @@ import pytest
 from harvest.history.ids import mint_execution_id
 from harvest.history.states import State
 from harvest.shards import Shards
-from harvest.store import counts, exports, families, timelines
+from harvest.store import counts, exports, families, reads, timelines
 from harvest.store.listing import ExecutionFilter
 from harvest.store.schema import compiled
 from tests.operations.population import EPOCH, Run, add, add_many
@@ -68,6 +68,10 @@ async def crowd(new_database: Callable[[str], str]) -> AsyncIterator[Shards]:
         await connection.execute(_CHILDREN, PARENTS, EPOCH, EACH)
         await connection.execute(_CHAIN, FIRST, EPOCH, CHAIN)
         await connection.execute(_EVENTS, LONG, STEPS)
+        await connection.execute(
+            "insert into harvest_execution_details (execution_id, input) select execution_id, '{}' "
+            "from harvest_executions on conflict do nothing"
+        )
         for _ in range(9):
             await connection.execute(_EVENTS, mint_execution_id(0), STEPS)
     finally:
@@ -134,6 +138,14 @@ async def test_an_export_reads_a_page_by_the_key(crowd: Shards) -> None:
     plan = await explain(crowd, exports.EVENTS, (LONG, 100, 2**31 - 1))
     indexed(plan, "harvest_events_pkey", "harvest_events")
     assert rows_of(plan, "harvest_events") == exports.PAGE
+
+
+async def test_what_a_page_shows_beside_its_rows_is_read_by_keys(crowd: Shards) -> None:
+    rows = await crowd.store(0).read.fetch("select execution_id from harvest_executions limit 200")
+    plan = await explain(crowd, reads.BESIDE, ([row["execution_id"] for row in rows],))
+    indexed(plan, "harvest_execution_details_pkey", "harvest_execution_details")
+    assert rows_of(plan, "harvest_execution_details") <= 200
+    assert rows_of(plan, TABLE) == 0
 
 
 @pytest.mark.parametrize(

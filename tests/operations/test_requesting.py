@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID, uuid4
 
+import asyncpg
 import pytest
 from msgspec import Raw, json
 
@@ -26,9 +28,10 @@ from harvest.operations import requesting, stacks
 from harvest.operations.actor import Actor
 from harvest.shards import Shards
 from harvest.store import requests, upkeep
+from harvest.store.pool import COMMON, SCAN
 from harvest.store.requests import Answer, Refusal, Taken
 from harvest.store.store import Store
-from tests.operations.population import Run, add, register
+from tests.operations.population import Run, add, add_events, add_many, register, started
 from tests.support import eventually
 
 TYPES = [("order_flow", 1)]
@@ -271,3 +274,35 @@ async def test_questions_whose_askers_are_gone_are_swept(shards: Shards, worker:
     await upkeep.sweep(store)
     rows = await store.read.fetch("select request_id from harvest_requests")
     assert [row["request_id"] for row in rows] == [kept]
+
+
+def rows_read(plan: dict[str, Any], table: str) -> float:
+    """Rows that a plan took from a table, those that a filter threw away too."""
+    mine = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    own = mine if plan.get("Relation Name") == table else 0
+    return float(own + sum(rows_read(child, table) for child in plan.get("Plans", [])))
+
+
+@pytest.mark.slow
+async def test_workers_look_for_questions_by_keys_alone(shards: Shards, worker: UUID) -> None:
+    await add_many(shards, 0, 10_000)
+    run = await add(shards, 0, Run())
+    await add_events(shards, run, [started()])
+    await place(shards.store(0), run)
+    statements = {
+        "harvest_executions": (requests._TAKE, (worker, ["order_flow"], [1], 10)),
+        "harvest_events": (requests._HISTORY, (run, 100)),
+        "harvest_workflow_tasks": (requests._LOOK, ([run], [1, 14])),
+    }
+    connection = await asyncpg.connect(shards.store(0).url, server_settings={**COMMON, **SCAN.settings})
+    try:
+        for table, (sql, values) in statements.items():
+            transaction = connection.transaction()
+            await transaction.start()
+            (text,) = await connection.fetchrow(f"explain (analyze, format json) {sql}", *values)
+            await transaction.rollback()
+            plan = json.decode(text)[0]["Plan"]
+            assert rows_read(plan, table) <= 2, plan
+            assert rows_read(plan, "harvest_executions") <= 2, plan
+    finally:
+        await connection.close()

@@ -20,6 +20,7 @@ from harvest.store import chains
 from tests.operations.population import register
 from tests.operations.rotating import Worker, events_of, signals_of, worker_on
 from tests.scale import scale
+from tests.support import eventually
 
 Act = Callable[[Shards, Actor, UUID], Awaitable[Any]]
 ACTS: dict[str, Act] = {
@@ -98,6 +99,8 @@ async def test_under_a_stream_of_rotations_no_sender_is_refused_and_no_signal_lo
 
     async def send(sender: int) -> None:
         for n in range(each):
+            # Where all wait, the next rotation passes: the chain goes on whatever the pace of this machine.
+            await eventually(enough(n // 10))
             text = b'"%d-%d"' % (sender, n)
             sent = await signalling.signal(shards, actor, first, "go", text, idempotency_key=text.decode())
             assert sent.signal_delivered
@@ -105,16 +108,21 @@ async def test_under_a_stream_of_rotations_no_sender_is_refused_and_no_signal_lo
                 again = await signalling.signal(shards, actor, runs[-1], "go", text, idempotency_key=text.decode())
                 assert again.deduplicated
 
+    def enough(rotations: int) -> Callable[[], Awaitable[bool]]:
+        async def happened() -> bool:
+            return len(runs) > rotations
+
+        return happened
+
     async def rotate() -> None:
         while any(not task.done() for task in sending):
-            try:
-                runs.append(await worker.rotate(runs[-1]))
-            except AssertionError as refused:
-                assert "MOVED" in str(refused) or "BUSY" in str(refused)  # noqa: PT017
+            new = await worker.try_to_rotate(runs[-1])
+            if new is not None:
+                runs.append(new)
 
     sending = [asyncio.create_task(send(sender)) for sender in range(senders)]
     await asyncio.gather(*sending, rotate())
-    assert len(runs) > 1
+    assert len(runs) > each // 10
     expected = sorted((f"{sender}-{n}" for sender in range(senders) for n in range(each)), key=str)
     assert await signals_of(shards, runs) == expected
 

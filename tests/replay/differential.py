@@ -5,22 +5,42 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from uuid import UUID
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct
 
+from harvest.history.events import Event
 from harvest.history.kinds import COMMANDS, EventKind
-from harvest.replay.run import Run
+from harvest.replay.run import Identity, Run
 from tests.replay import program
-from tests.replay.oracle import Asked, Decided, Oracle, Recording, asked_by, end_of, fresh, let_go_of_all
-from tests.replay.player import PLAY, Trace
+from tests.replay.noting import NEW_BUILD
+from tests.replay.oracle import (
+    NOTHING_SHOWN,
+    Asked,
+    Decided,
+    Oracle,
+    Recording,
+    State,
+    answer_of,
+    asked_by,
+    end_of,
+    fresh,
+    let_go_of_all,
+    shown_by,
+)
+from tests.replay.player import PLAY, PLAY_ON, Trace
+
+TYPES = {definition.name: definition for definition in (PLAY, PLAY_ON)}
 
 
 class Case(Struct):
     """A recorded run, for another process to replay."""
 
     seed: int
+    execution_id: UUID
+    workflow_name: str
     events: list[tuple[int, int, int, str, str]]
     decided_through: int
 
@@ -33,32 +53,42 @@ def drawn(seed: int) -> program.Block:
 def record(seed: int, block: program.Block | None = None) -> Recording:
     """Run the program of this seed, or a smaller one, in the world of this seed."""
     data = msgspec.json.encode(drawn(seed) if block is None else block)
-    return Oracle(PLAY, data, random.Random(seed + 1)).record()
+    return Oracle(PLAY, data, random.Random(seed + 1), [PLAY_ON]).record()
 
 
 def check(seed: int, block: program.Block | None = None) -> Recording:
     """Record a program and compare; raises AssertionError naming the way that differs."""
     try:
-        recording = record(seed, block)
-        cold_at_every_state(recording)
-        cold_at_every_decision(recording)
-        resumed_in_other_batches(recording, random.Random(seed + 2))
-        time_never_goes_back(recording.trace)
-        signals_come_once_and_in_order(recording.trace)
+        first = record(seed, block)
+        for recording in first.chain:
+            cold_at_every_state(recording, random.Random(seed + 3))
+            cold_at_every_decision(recording)
+            resumed_in_other_batches(recording, random.Random(seed + 2))
+            nothing_is_wrong(recording.trace)
+        signals_come_once_and_in_order([note for recording in first.chain for note in recording.trace])
     finally:
         let_go_of_all()
-    return recording
+    return first
 
 
-def cold_at_every_state(recording: Recording) -> None:
-    """A replay of a prefix has seen what the warm run had seen by then, and asks for nothing else."""
+def cold_at_every_state(recording: Recording, chance: random.Random) -> None:
+    """A replay of a prefix has seen what the warm run had seen by then, answers as it did, and asks for nothing else.
+
+    What was decided is replayed by either build of the code.
+    """
     asked_by_then = _asked_by_then(recording)
-    for state in recording.states:
-        run, trace = _replayed(recording, state.events, state.decided_through)
+    for state in dict.fromkeys(recording.states):
+        build = chance.choice((state.build, NEW_BUILD)) if state.events == state.decided_through else state.build
+        run, trace = _replayed(recording, state.events, state.decided_through, build)
+        if state.answer is not None:
+            found = answer_of(run)
+            assert found == state.answer, f"cold at {state} answers {found}"
         expected = recording.trace[: bisect_right(recording.trace, state.events, key=lambda note: note[0])]
         assert trace == expected, f"cold at {state}: {_first_difference(trace, expected)}"
         asked, later = asked_by(run), asked_by_then(state.events)
         assert asked == later[: len(asked)], f"cold at {state} asks for {asked}, warm for {later}"
+        if state.events == state.decided_through:
+            assert shown_by(run) == NOTHING_SHOWN, f"cold at {state} shows {shown_by(run)} once more"
         run.release()
 
 
@@ -78,19 +108,21 @@ def _asked_by_then(recording: Recording) -> Callable[[int], Asked]:
 def cold_at_every_decision(recording: Recording) -> None:
     """A replay of exactly what a decision saw gives that decision."""
     for decision in recording.decisions:
-        run, _ = _replayed(recording, decision.saw, decision.decided_through)
+        run, _ = _replayed(recording, decision.saw, decision.decided_through, decision.build)
         _same(run, decision, "cold")
         run.release()
 
 
 def resumed_in_other_batches(recording: Recording, chance: random.Random) -> None:
     """A replay of a prefix, gone on with warm, gives the decisions that follow, however the events are cut."""
-    state = chance.choice(recording.states)
-    run, trace = _replayed(recording, state.events, state.decided_through)
+    state: State = chance.choice(recording.states)
+    run, trace = _replayed(recording, state.events, state.decided_through, state.build)
     at = state.events
     for decision in recording.decisions:
         if decision.saw < state.events or decision.after <= state.decided_through:
             continue
+        if decision.build != state.build:
+            break
         while at < decision.saw:
             size = chance.randint(1, 3)
             run.deliver(recording.events[at : min(at + size, decision.saw)])
@@ -102,8 +134,8 @@ def resumed_in_other_batches(recording: Recording, chance: random.Random) -> Non
     run.release()
 
 
-def _replayed(recording: Recording, events: int, decided_through: int) -> tuple[Run, Trace]:
-    run, trace = fresh(PLAY)
+def _replayed(recording: Recording, events: int, decided_through: int, build: int) -> tuple[Run, Trace]:
+    run, trace = fresh(recording.workflow, recording.identity, build)
     run.replay(recording.events[:events], decided_through)
     assert run.blocked is None, f"cold at {events} of {len(recording.events)} events is blocked: {run.blocked}"
     return run, trace
@@ -111,9 +143,10 @@ def _replayed(recording: Recording, events: int, decided_through: int) -> tuple[
 
 def _same(run: Run, decision: Decided, way: str) -> None:
     assert run.blocked is None, f"{way} at {decision.saw} events is blocked: {run.blocked}"
-    asked, outcome = asked_by(run), end_of(run)
+    asked, outcome, shown = asked_by(run), end_of(run), shown_by(run)
     assert asked == decision.asked, f"{way} at {decision.saw} events asks for {asked}, not for {decision.asked}"
     assert outcome == decision.outcome, f"{way} at {decision.saw} events ends {outcome}, not {decision.outcome}"
+    assert shown == decision.shown, f"{way} at {decision.saw} events shows {shown}, not {decision.shown}"
 
 
 def _first_difference(one: Trace, other: Trace) -> str:
@@ -123,36 +156,48 @@ def _first_difference(one: Trace, other: Trace) -> str:
     return f"{len(one)} notes, not {len(other)}: {(one + other)[min(len(one), len(other)) :][:1]}"
 
 
-def time_never_goes_back(trace: Trace) -> None:
-    backwards = [value for _, what, value in trace if what == "time went back"]
-    assert not backwards, f"now() went back {backwards[0]}"
+def nothing_is_wrong(trace: Trace) -> None:
+    """No time that goes back, no answer that is another's, no winner that was not first."""
+    wrong = [note for note in trace if note[1].startswith("wrong: ")]
+    assert not wrong, f"{wrong[0][1]} {wrong[0][2]}"
 
 
 def signals_come_once_and_in_order(trace: Trace) -> None:
+    """Over a whole chain of runs."""
     for name in program.SIGNALS:
         numbers = [int(value) for _, what, value in trace if what == f"signal {name}"]
         assert numbers == sorted(set(numbers)), f"signals {name} came as {numbers}"
 
 
-def case_of(recording: Recording) -> Case:
-    """The recording's whole history for another process."""
-    through = recording.decisions[-1].after
-    rows = [(e.event_id, e.kind, e.seq, e.at.isoformat(), e.payload.decode()) for e in recording.events]
-    return Case(recording.seed, rows, through)
+def cases_of(first: Recording) -> Iterator[Case]:
+    """The whole histories of a recording and its successors, for another process."""
+    for recording in first.chain:
+        rows = [(e.event_id, e.kind, e.seq, e.at.isoformat(), e.payload.decode()) for e in recording.events]
+        identity = recording.identity
+        through = recording.decisions[-1].after
+        yield Case(recording.seed, identity.execution_id, identity.workflow_name, rows, through)
 
 
 def fingerprint(run: Run, trace: Trace) -> int:
     """What one replay has come to, as a number."""
-    return crc32(repr((trace, asked_by(run), end_of(run), str(run.blocked))).encode())
+    return crc32(repr((trace, asked_by(run), end_of(run), answer_of(run), str(run.blocked))).encode())
 
 
-def fingerprint_here(recording: Recording) -> int:
-    """The same for a replay in this process."""
-    run, trace = fresh(PLAY)
-    run.replay(recording.events, recording.decisions[-1].after)
+def fingerprint_of(name: str, identity: Identity, events: list[Event], decided_through: int) -> int:
+    """The same of a replay in this process."""
+    run, trace = fresh(TYPES[name], identity)
+    run.replay(events, decided_through)
     found = fingerprint(run, trace)
     run.release()
     return found
+
+
+def fingerprints_here(first: Recording) -> list[int]:
+    """One for each run of the chain."""
+    return [
+        fingerprint_of(each.workflow.name, each.identity, each.events, each.decisions[-1].after)
+        for each in first.chain
+    ]
 
 
 def shrink(seed: int, fails: Callable[[program.Block], bool]) -> program.Block:
@@ -170,4 +215,4 @@ def shrink(seed: int, fails: Callable[[program.Block], bool]) -> program.Block:
 
 def commands_of(recording: Recording) -> Iterator[EventKind]:
     """Kinds of the commands in a history."""
-    return (EventKind(event.kind) for event in recording.events if event.kind in COMMANDS)
+    return (EventKind(e.kind) for each in recording.chain for e in each.events if e.kind in COMMANDS)

@@ -254,10 +254,9 @@ class Oracle(World):
         """New code from here on: what is not decided yet will be decided by it."""
         self.build = NEW_BUILD
         self.recording.states = [
-            msgspec.structs.replace(state, build=NEW_BUILD) if state.events > state.decided_through else state
+            state if state.events <= self.decided_through else State(state.events, state.decided_through)
             for state in self.recording.states
-            if state.events <= state.decided_through or state.decided_through == self.decided_through
-        ] + [state for state in self.recording.states if state.events > state.decided_through != self.decided_through]
+        ]
 
     def decide(self) -> None:
         """One decision, tried again as long as others write first."""

@@ -30,7 +30,7 @@ class Player(Acting):
         seen = self.seen
         self.answered("result", await self.ctx.execute_activity(activities[s.name], s.salt, seen), s.salt, seen)
 
-    async def call_byname_of(self, s: p.CallByName) -> None:
+    async def call_by_name(self, s: p.CallByName) -> None:
         self.note("by name", await self.ctx.execute_activity("elsewhere", set(s.words), {"seen": self.seen}))
 
     async def sleep(self, s: p.Sleep) -> None:

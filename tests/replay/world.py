@@ -154,10 +154,10 @@ class World:
     def end_local(self, seq: int, command: Any) -> None:
         """A local activity's result is always a bet."""
         if self.chance.random() < 0.9:
-            done = LocalActivityCompleted(output=self._answer(command.input), digest=command.digest)
+            done = LocalActivityCompleted(output=self._answer(command.input))
             self.inbox.append((int(EventKind.LOCAL_ACTIVITY_COMPLETED), seq, encode_data(done)))
         else:
-            failed = LocalActivityFailed(failure=Failure("ValueError", "no"), digest=command.digest)
+            failed = LocalActivityFailed(failure=Failure("ValueError", "no"))
             self.inbox.append((int(EventKind.LOCAL_ACTIVITY_FAILED), seq, encode_data(failed)))
 
     def end_child(self, seq: int) -> None:

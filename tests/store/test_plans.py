@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
@@ -73,7 +74,9 @@ class Site:
 
     async def fill(self, rows: int) -> None:
         for sql in _POPULATION:
-            await self.store.scan.write(sql, rows, limit=300)
+            await self.store.scan.write(f"{sql} on conflict do nothing", rows, limit=300)
+
+    async def hold(self) -> None:
         self.worker = await a_worker(self.store, lease=3600)
         self.runs = [
             await a_run(self.store, self.worker, activities={1: 1}, pending={2: 0}, timers={3: -1})
@@ -82,19 +85,32 @@ class Site:
 
     async def plan(self, role: Role, sql: str, values: list[Any]) -> dict[str, Any]:
         """The plan that is kept for all values, executed and rolled back."""
+        async with self.connected(role) as connection:
+            return await explained(connection, "s", sql, values)
+
+    @asynccontextmanager
+    async def connected(self, role: Role) -> AsyncIterator[Any]:
+        """A connection as those of a pool, which makes one plan for each statement and keeps it."""
         connection: Any = await asyncpg.connect(self.store.url, server_settings={**COMMON, **role.settings})
         try:
-            await connection.execute(f"prepare s as {sql}")
             await connection.execute("set plan_cache_mode = force_generic_plan")
-            transaction = connection.transaction()
-            await transaction.start()
-            arguments = f"({', '.join(map(literal, values))})" if values else ""
-            text = await connection.fetchval(f"explain (analyze, buffers, format json) execute s{arguments}")
-            await transaction.rollback()
-            plan: dict[str, Any] = msgspec.json.decode(text)[0]["Plan"]
-            return plan
+            yield connection
         finally:
             await connection.close()
+
+
+async def explained(connection: Any, name: str, sql: str, values: list[Any]) -> dict[str, Any]:
+    """Execute a statement under its name on this connection, roll it back, and return its plan with what was read."""
+    known = await connection.fetchval("select exists (select from pg_prepared_statements where name = $1)", name)
+    if not known:
+        await connection.execute(f"prepare {name} as {sql}")
+    transaction = connection.transaction()
+    await transaction.start()
+    arguments = f"({', '.join(map(literal, values))})" if values else ""
+    text = await connection.fetchval(f"explain (analyze, buffers, format json) execute {name}{arguments}")
+    await transaction.rollback()
+    plan: dict[str, Any] = msgspec.json.decode(text)[0]["Plan"]
+    return plan
 
 
 def literal(value: Any) -> str:
@@ -131,6 +147,7 @@ async def sites(new_database: Callable[[str], str]) -> AsyncIterator[dict[int, S
     for rows in (FEW, MANY):
         found[rows] = Site(Store(0, new_database(f"plans_{rows}")))
         await found[rows].fill(rows)
+        await found[rows].hold()
     yield found
     for site in found.values():
         await site.store.close()
@@ -278,3 +295,24 @@ async def test_no_hot_statement_reads_a_big_table_from_end_to_end(sites: dict[in
     grown = {name: read for name, read in figures.items() if read[MANY] > 2 * read[FEW] + 30}
     assert not wrong
     assert not grown, "buffers grow with the table"
+
+
+async def test_plans_made_while_tables_were_small_read_no_more_when_they_are_big(
+    new_database: Callable[[str], str],
+) -> None:
+    site = Site(Store(0, new_database("kept_plans")))
+    await site.hold()
+    statements = {name: make(site) for name, make in HOT.items()}
+    names = {name: f"s{number}" for number, name in enumerate(statements)}
+    async with AsyncExitStack() as stack:
+        connections = {
+            role.name: await stack.enter_async_context(site.connected(role)) for role, _, _ in statements.values()
+        }
+        read: dict[str, list[int]] = {name: [] for name in statements}
+        for rows in (FEW, MANY):
+            await site.fill(rows)
+            for name, (role, sql, values) in statements.items():
+                read[name].append(buffers(await explained(connections[role.name], names[name], sql, values)))
+    await site.store.close()
+    grown = {name: figures for name, figures in read.items() if figures[1] > 2 * figures[0] + 30}
+    assert not grown, "buffers grow with the table under a plan that was made before"

@@ -1,4 +1,4 @@
-"""`harvest workflow tree`, `children`, `run-chain`, `timeline` and `count`, and `harvest history export` (reference 6)."""
+"""`harvest workflow tree`, `children`, `run-chain`, `timeline`, `count`, and `harvest history export` (reference 6)."""
 
 from __future__ import annotations
 

@@ -214,10 +214,11 @@ class LocalActivityFailed(Struct, frozen=True, omit_defaults=True):
 
 
 class SideEffectRecorded(Struct, frozen=True, omit_defaults=True):
-    """The value that `ctx.side_effect` had when the code was live."""
+    """The value that `ctx.side_effect` had when the code was live, or why it had none."""
 
     value: Raw = _NULL
     name: str = ""
+    failure: Failure | None = None
 
 
 class ChildWorkflowStarted(Struct, frozen=True, omit_defaults=True):

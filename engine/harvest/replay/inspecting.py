@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from harvest.errors import QueryFailedError, QueryNotFoundError
+from harvest.errors import ForbiddenInWorkflowError, QueryFailedError, QueryNotFoundError
 from harvest.history import payload
 from harvest.replay import guard
 from harvest.replay.failures import failure_of
@@ -46,6 +46,8 @@ def query(run: Run, name: str, arguments: bytes) -> bytes:
     Raises QueryNotFoundError with the names there are, PayloadDecodeError for arguments that do not fit, and
     QueryFailedError when the handler raised or tried to act.
     """
+    if run.blocked is not None:
+        raise QueryFailedError(f"query {name!r} is not answered: the run is blocked: {run.blocked.message}")
     handler = run.messages.queries.get(name)
     if handler is None:
         known = sorted(run.messages.queries)
@@ -53,6 +55,7 @@ def query(run: Run, name: str, arguments: bytes) -> bytes:
             f"the workflow has no query handler {name!r}; it has {', '.join(known) or 'none'}", known=known
         )
     values = [] if arguments == payload.NULL and not handler.signature.required else handler.signature.decode(arguments)
+    run.disturbed = False
     try:
         with refusing(run, f"the handler of query {name!r}"):
             result = run.looking(handler.function, *values)
@@ -66,6 +69,10 @@ def query(run: Run, name: str, arguments: bytes) -> bytes:
     except Exception as error:
         failure = failure_of(error)
         raise QueryFailedError(f"query {name!r} failed: {failure.type}: {failure.message}", failure=failure) from error
+    finally:
+        if run.disturbed:
+            # A replay brings back what the code has not done.
+            run.block(ForbiddenInWorkflowError(f"the handler of query {name!r} woke code that waits; it may only look"))
 
 
 def handlers(run: Run) -> Handlers:

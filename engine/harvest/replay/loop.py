@@ -31,6 +31,11 @@ class WorkflowTask(asyncio.Task[Any]):
 
     __eq__ = object.__eq__
 
+    def cancel(self, msg: Any | None = None) -> bool:
+        """As asyncio's; what may only look may not."""
+        check_may_act(self)
+        return super().cancel(msg)
+
 
 class WorkflowFuture(asyncio.Future[Any]):
     """A future that hashes by number and tells its run when it is cancelled."""
@@ -45,10 +50,18 @@ class WorkflowFuture(asyncio.Future[Any]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel, and take back or cancel the command that this future waits for."""
+        check_may_act(self)
         cancelled = super().cancel(msg)
         if cancelled and self.on_cancel is not None:
             self.on_cancel()
         return cancelled
+
+
+def check_may_act(future: asyncio.Future[Any]) -> None:
+    """Raise ForbiddenInWorkflowError where code runs that may only look."""
+    run: Run = future.get_loop().run  # type: ignore[attr-defined]
+    if run.only_looks:
+        run.check_may_act()
 
 
 class WorkflowTimer(asyncio.TimerHandle):
@@ -88,6 +101,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         if self.run.only_looks:
+            # A future has changed already, and whoever waits for it is never woken.
+            self.run.disturbed = True
             self.run.check_may_act()
         handle = asyncio.Handle(callback, args, self, context)
         self.ready.append(handle)

@@ -25,10 +25,11 @@ ENDED = Failure(type="WorkflowEnded", message="the run ended before its handler 
 
 
 class Message(Struct, frozen=True):
-    """A signal that nobody has taken: the event that brought it, and its payload."""
+    """A signal that nobody has taken: the event that brought it, its payload, and who sent it."""
 
     event_id: int
     payload: bytes
+    actor: str
 
 
 class Update(Struct):
@@ -73,7 +74,7 @@ class Messages:
                     if self._run.blocked is None:
                         future.set_result(decoded)
                     return
-        self.buffers.setdefault(name, deque()).append(Message(event.event_id, value))
+        self.buffers.setdefault(name, deque()).append(Message(event.event_id, value, data.actor))
 
     def take(self, name: str, as_type: Any) -> Any:
         """The oldest signal of that name that has come."""
@@ -203,12 +204,11 @@ class Messages:
 
     def unread(self) -> list[tuple[int, EventKind, bytes]]:
         """Signals that nobody took and updates that have not begun, in the order in which they came."""
-        signals = [
-            (message.event_id, EventKind.SIGNAL_RECEIVED, name, message.payload)
+        left = [
+            (message.event_id, EventKind.SIGNAL_RECEIVED, _signal_data(name, message))
             for name, buffer in self.buffers.items()
             for message in buffer
         ]
-        left = [(event_id, kind, _signal_data(name, value)) for event_id, kind, name, value in signals]
         left += [
             (update.event_id, EventKind.UPDATE_ADMITTED, encode_data(update.data))
             for update in self.admitted.values()
@@ -241,5 +241,5 @@ def refuse_second(name: str, handlers: dict[str, Any], kind: str) -> None:
         raise DefinitionError(f"there is a {kind} handler for {name!r} already; give one of them another name")
 
 
-def _signal_data(name: str, value: bytes) -> bytes:
-    return encode_data(SignalReceived(name=name, payload=Raw(value)))
+def _signal_data(name: str, message: Message) -> bytes:
+    return encode_data(SignalReceived(name=name, payload=Raw(message.payload), actor=message.actor))

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import Any, Final
 
 from harvest.replay import guard, unwinding
-from harvest.replay.loop import WorkflowFuture, WorkflowLoop
+from harvest.replay.loop import WorkflowFuture, WorkflowLoop, check_may_act
 
 _gather = asyncio.gather
 _as_completed = asyncio.as_completed
@@ -28,6 +28,7 @@ class Gathering(WorkflowFuture):
     cancel_requested = False
 
     def cancel(self, msg: Any | None = None) -> bool:
+        check_may_act(self)
         if self.done():
             return False
         cancelled = False

@@ -68,7 +68,7 @@ class RecordSideEffect(Struct):
 
     seq: int
     name: str
-    value: bytes
+    recorded: SideEffectRecorded
     kind: EventKind = EventKind.SIDE_EFFECT_RECORDED
 
     @property
@@ -80,7 +80,7 @@ class RecordSideEffect(Struct):
 
     def payload(self) -> bytes:
         """The data of its event."""
-        return encode_data(SideEffectRecorded(value=Raw(self.value), name=self.name))
+        return encode_data(self.recorded)
 
     def difference(self, event: Event) -> Difference | None:
         """What differs from the recorded event, or None."""

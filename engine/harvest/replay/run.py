@@ -77,9 +77,10 @@ class Run:
     __slots__ = (
         "_abandoned", "_conditions", "_context", "_generators", "_held", "_main_context", "_messages", "_prune_above",
         "_versions",
-        "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details", "externals",
+        "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details", "disturbed",
+        "externals",
         "failure", "had_children", "identity", "locals", "loop", "main", "now_at", "only_looks", "pending",
-        "position", "progress", "released", "replaying", "seed", "sequence", "started", "started_at", "tasks",
+        "position", "progress", "released", "replaying", "seed", "seen_through", "sequence", "started", "started_at", "tasks",
         "timers", "upserts",
     )  # fmt: skip
 
@@ -104,8 +105,10 @@ class Run:
         self.only_looks = ""
         self.replaying = False
         self.released = False
+        self.disturbed = False
         self.had_children = False
         self.position = 0
+        self.seen_through = 0
         self.decided_through = 0
         self.sequence = 0
         self.seed = 0
@@ -185,6 +188,7 @@ class Run:
             if kind not in _SILENT:
                 event.data()
             return
+        self.seen_through = event.event_id
         if self.main is None:
             self.now_at = self.started_at = event.at
             handler(self, event)
@@ -293,8 +297,9 @@ class Run:
         """Call a function of the author's as the run's own code sees the world, between two steps."""
         before = self._enter()
         try:
-            return self._context.run(function, *arguments)
+            return self._context.copy().run(function, *arguments)
         finally:
+            unwinding.calm()
             self._leave(before)
 
     def on_started(self, event: Event) -> None:
@@ -392,6 +397,8 @@ class Run:
 
     def cancel_timer(self, seq: int) -> None:
         """Drop a timer that has not fired."""
+        if self.only_looks:
+            self.check_may_act()
         if self.timers.pop(seq, None) is not None and not self.released:
             self.asked.take_back(CancelTimer(seq))
 
@@ -508,4 +515,4 @@ class Run:
         self._prune_above = 2 * (len(self.tasks) + len(self._generators)) + SPARE_BEFORE_PRUNING
 
 
-unwinding.DRIVERS.add(Run._release_conditions.__code__)
+unwinding.DRIVERS.update(driver.__code__ for driver in (Run._release_conditions, Run._resolve, Run.looking))

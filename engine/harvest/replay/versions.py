@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from harvest.errors import InvalidRequestError, VersionUnsupportedError
 from harvest.history import payload
+from harvest.history.data import SideEffectRecorded
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
 from harvest.history.limits import check_text
@@ -29,7 +30,7 @@ class Versions:
         self._recorded: dict[str, int] = {}
         self._chosen: dict[str, int] = {}
         self.retired: set[str] = set()
-        self.effects: dict[int, bytes] = {}
+        self.effects: dict[int, SideEffectRecorded] = {}
 
     def read(self, history: Iterable[Event]) -> None:
         """What history will show further on: choices and side effects are needed before their events are reached."""
@@ -38,7 +39,7 @@ class Versions:
                 marker = event.data()
                 self._recorded[marker.name] = payload.decode(bytes(marker.details), int, what=f"marker {marker.name!r}")
             elif event.kind == EventKind.SIDE_EFFECT_RECORDED:
-                self.effects[event.seq] = bytes(event.data().value)
+                self.effects[event.seq] = event.data()
 
     def choose(self, name: str, lowest: int, highest: int) -> int:
         """The version for a marker's name; one outside the range blocks the run."""

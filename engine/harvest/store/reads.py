@@ -112,7 +112,7 @@ async def detail(store: Store, execution_id: UUID, *, inline: int, head: int) ->
 
 # What the rows of a page have beside the hot row: search attributes, what blocks them, and what open ones wait for
 # (answers 13): at most five activities, the next timer, at most five children whose end they wait for.
-_BESIDE: Final = """
+BESIDE: Final = """
     select e.execution_id, a.names, t.fires_at, c.children, d.blocked, d.search_attributes
     from unnest($1::uuid[]) as e(execution_id)
     cross join lateral (
@@ -135,7 +135,7 @@ _BESIDE: Final = """
 
 async def beside(store: Store, execution_ids: Sequence[UUID]) -> dict[UUID, Any]:
     """For each run of a page: its activities, next timer and children, what blocks it, its search attributes."""
-    rows: list[Any] = await store.read.fetch(_BESIDE, list(execution_ids))
+    rows: list[Any] = await store.read.fetch(BESIDE, list(execution_ids))
     return {row["execution_id"]: row for row in rows}
 
 

@@ -60,12 +60,16 @@ asked as (
 )
 select state, workflow_name, version, worker, has_worker from known"""
 
+# Workers ask and answer on the connections of their scanner: those of decisions are left alone.
 # Read-only work may be done twice, but a question whose answer holds a worker up must not go round them all: what a
 # living worker has taken is left to it.
 _TAKE: Final = f"""
 with open as materialized (
     select r.request_id
-      from harvest_requests r join harvest_executions e on e.execution_id = r.execution_id
+      from harvest_requests r
+     cross join lateral (
+        select e.workflow_name, e.version from harvest_executions e where e.execution_id = r.execution_id limit 1
+     ) e
      where r.answered_at is null and r.deadline_at > clock_timestamp()
        and (r.worker is null or r.worker = $1
             or r.created_at < clock_timestamp() - interval '{OTHERS_AFTER} seconds')
@@ -203,25 +207,25 @@ async def place(
 async def take(store: Store, worker: UUID, types: Iterable[tuple[str, int]], most: int) -> list[Taken]:
     """Questions to runs of these types (name and version) that this worker shall answer, oldest first."""
     names, versions = zip(*types, strict=True)
-    rows = await store.write.write(_TAKE, worker, list(names), list(versions), most)
+    rows = await store.scan.write(_TAKE, worker, list(names), list(versions), most)
     return [Taken(**dict(row)) for row in rows]
 
 
 async def standing(store: Store, execution_ids: Sequence[UUID]) -> dict[UUID, Standing]:
     """Where these runs stand; one that is not here has no entry."""
-    rows = await store.read.fetch(_LOOK, list(execution_ids), _RESOLVING)
+    rows = await store.scan.fetch(_LOOK, list(execution_ids), _RESOLVING)
     return {row["execution_id"]: Standing(**dict(row)) for row in rows}
 
 
 async def history(store: Store, execution_id: UUID, before: int) -> list[Event]:
-    """A run's events before an event id, on the connections for people's reads: the hot ones are left alone."""
-    rows = await store.read.fetch(_HISTORY, execution_id, before)
+    """A run's events before an event id, in order."""
+    rows = await store.scan.fetch(_HISTORY, execution_id, before)
     return [Event(row["event_id"], row["kind"], row["seq"], row["at"], row["payload"]) for row in rows]
 
 
 async def answer(store: Store, answers: Sequence[tuple[UUID, bytes]]) -> None:
     """Answer questions by their ids; one that was answered keeps its first answer."""
-    await store.write.write(_ANSWER, [each[0] for each in answers], [each[1] for each in answers])
+    await store.scan.write(_ANSWER, [each[0] for each in answers], [each[1] for each in answers])
 
 
 async def answers(store: Store, request_ids: Sequence[UUID]) -> dict[UUID, bytes]:

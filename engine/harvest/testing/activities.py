@@ -44,7 +44,7 @@ class Teller(Protocol):
 
     clock: VirtualClock
 
-    def append(self, execution: Execution, kind: EventKind, seq: int, data: msgspec.Struct) -> None:
+    def append(self, execution: Execution, kind: EventKind, seq: int, data: msgspec.Struct) -> object:
         """An event of a run."""
 
     def changed(self) -> None:

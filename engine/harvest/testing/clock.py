@@ -31,7 +31,9 @@ class Due:
         self._held, self._action = self._action, None
 
     def postponed(self, seconds: float) -> Due:
-        """What was held, so many seconds later."""
+        """What was held, so many seconds later; what was not stays as it is."""
+        if self._held is None:
+            return self
         held, self._held = self._held, None
         return Due(self.when + timedelta(seconds=seconds), held)
 
@@ -60,7 +62,8 @@ class VirtualClock:
 
     def postponed(self, due: Due, seconds: float) -> Due:
         """What was held happens so many seconds later than it was to."""
-        return self._put(due.postponed(seconds))
+        later = due.postponed(seconds)
+        return due if later is due else self._put(later)
 
     def _put(self, due: Due) -> Due:
         self._asked += 1

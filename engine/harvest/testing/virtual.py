@@ -56,7 +56,7 @@ class _VirtualTimeout(asyncio.Timeout):  # type: ignore[misc]  # final for type 
         if when is not None:
             left = max(0.0, when - asyncio.get_running_loop().time())
             self._when = when
-            self._timeout_handler = self._time.later(left, self._on_timeout)
+            self._timeout_handler = self._time.later(left, self._on_timeout)  # type: ignore[attr-defined]
 
 
 def _virtual_timeout(delay: float | None) -> asyncio.Timeout:

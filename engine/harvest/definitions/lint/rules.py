@@ -46,7 +46,7 @@ _ALL: Final = (
         severity="warning",
         finds="`os.environ`, `os.getenv`, `os.getpid`, `socket.gethostname`, `platform.…`, `sys.argv`",
         why="the worker that replays may have another",
-        instead="pass it in as an argument, or read it in an activity",
+        instead="pass it in as an argument, or read it by ctx.side_effect or in an activity",
     ),
     Rule(
         code="HVG004",

@@ -124,7 +124,7 @@ class ContextBase:
             version=run.definition.version,
             queue=run.identity.queue,
             started_at=run.started_at,
-            history_events=run.position,
+            history_events=run.seen_through,
             attempt=started.attempt,
             parent_id=_id(started.parent_id),
             first_execution_id=_id(started.first_execution_id) or run.identity.execution_id,
@@ -146,7 +146,7 @@ class ContextBase:
         """
         run = self._run
         run.check_usable()
-        if run.position >= HISTORY_EVENTS_SOFT:
+        if run.seen_through >= HISTORY_EVENTS_SOFT:
             return True
         deadline = run.deadline
         return deadline is not None and run.now_at >= run.started_at + DEADLINE_SHARE * (deadline - run.started_at)

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, overload
 
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import InvalidRequestError, NonDeterminismError
+from msgspec import Raw
+
+from harvest.errors import InvalidRequestError, NonDeterminismError, PayloadDecodeError
 from harvest.history import payload
+from harvest.history.data import SideEffectRecorded
 from harvest.history.limits import check_text
 from harvest.replay import guard
 from harvest.replay.context.base import ContextBase
 from harvest.replay.continuing import ContinueAsNew
+from harvest.replay.failures import exception_of, failure_of
 from harvest.replay.records import RecordSideEffect
 from harvest.replay.unwinding import AbandonStep
 
@@ -50,8 +54,9 @@ class VersioningCalls(ContextBase):
     def side_effect(self, function: Callable[[], Any], *, as_type: Any = Any, name: str = "") -> Any:
         """Call `function` once and record what it returns; a replay reads the record.
 
-        For a quick value that is not the same twice. The value comes back as JSON holds it, as `as_type`. What may
-        fail, wait or must not happen twice belongs in an activity.
+        For a quick value that is not the same twice. The value comes back as JSON holds it, as `as_type`. What it
+        raises is recorded too, and comes as an ApplicationError of that type. What waits or must not happen twice
+        belongs in an activity.
         """
         run = self._run
         seq = run.next_sequence()
@@ -61,9 +66,15 @@ class VersioningCalls(ContextBase):
             if run.replaying:
                 run.block(_unrecorded(name, seq, run.position))
                 raise AbandonStep
-            recorded = payload.encode(_unguarded(function), what=f"side effect {name!r}")
+            recorded = _effect_of(function, name)
         run.asked.ask(RecordSideEffect(seq, name, recorded))
-        return payload.decode(recorded, as_type, what=f"side effect {name!r}")
+        if recorded.failure is not None:
+            raise exception_of(recorded.failure)
+        try:
+            return payload.decode(bytes(recorded.value), as_type, what=f"side effect {name!r}")
+        except PayloadDecodeError as error:
+            run.block(error)
+            raise AbandonStep from None
 
     def continue_as_new(self, *args: Any, workflow: WorkflowDefinition[..., Any] | None = None) -> NoReturn:
         """End this run and go on as a new one with these arguments and a history of its own.
@@ -79,6 +90,14 @@ class VersioningCalls(ContextBase):
         if not isinstance(target, WorkflowDefinition):
             raise TypeError(f"continue_as_new takes a declared workflow, not {type(target).__name__}")
         raise ContinueAsNew(target.signature.encode(args, {}), workflow)
+
+
+def _effect_of(function: Callable[[], Any], name: str) -> SideEffectRecorded:
+    try:
+        value = payload.encode(_unguarded(function), what=f"side effect {name!r}")
+    except Exception as error:
+        return SideEffectRecorded(name=name, failure=failure_of(error))
+    return SideEffectRecorded(Raw(value), name)
 
 
 def _unguarded(function: Callable[[], Any]) -> Any:
