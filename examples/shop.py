@@ -76,9 +76,24 @@ async def refund(charge_id: str) -> None:
 
 @app.workflow(execution_timeout=timedelta(days=7), signals={"approved": Approval})
 async def order_flow(ctx: WorkflowContext, order: Order) -> Receipt:
-    """Reserve, charge, wait two days for `approved`, ship; whatever fails after the charge is refunded."""
+    """Reserve, charge, wait two days for `approved`, ship; whatever fails after the charge is refunded.
+
+    Meanwhile it tells its `status`, and its note can be changed with the update `change_note`.
+    """
+    status, note = "new", order.note
+
+    def change_note(text: Annotated[str, Meta(max_length=200)]) -> str:
+        nonlocal note
+        note = text
+        return f"the note is {text!r} now"
+
+    ctx.register_query_handler("status", lambda: {"status": status, "note": note})
+    ctx.register_update_handler("change_note", change_note)
     await ctx.execute_activity(reserve, order.items)
+    status = "reserved"
     charged = await ctx.execute_activity(charge, order.card, order.cents)
+    status = "waits for its approval"
+    ctx.set_current_details(f"charged {order.cents} cents, {status}")
     try:
         approval = await ctx.wait_for_signal("approved", Approval, timeout=timedelta(days=2))
         parcel = await ctx.execute_activity(ship, order.items)
@@ -86,6 +101,18 @@ async def order_flow(ctx: WorkflowContext, order: Order) -> Receipt:
         await ctx.execute_activity(refund, charged)
         raise
     return Receipt(charge=charged, parcel=parcel, approved_by=approval.by)
+
+
+@app.workflow
+async def parcel_flow(ctx: WorkflowContext, number: int) -> str:
+    """One parcel of a shipment: a child."""
+    return await ctx.execute_activity(ship, [f"article {number}"])
+
+
+@app.workflow
+async def shipment(ctx: WorkflowContext, parcels: Annotated[int, Meta(ge=1, le=100)] = 5) -> list[str]:
+    """Send many parcels, each a child workflow, three at a time."""
+    return await ctx.fan_out(parcel_flow, range(parcels), at_once=3)
 
 
 @app.activity

@@ -12,13 +12,20 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import part_a, part_b, part_c, part_d, part_g
+from tests.bench import part_a, part_b, part_c, part_d, part_f, part_g
 from tests.bench.figures import Part, Report, render
 from tests.bench.plan import FULL, QUICK, Plan
 from tests.bench.server import BenchServer
 from tests.bench.side import SideFailed
 
-PARTS: Final = {"a": part_a.run, "b": part_b.run, "c": part_c.run, "d": part_d.run, "g": part_g.run}
+PARTS: Final = {
+    "a": part_a.run,
+    "b": part_b.run,
+    "c": part_c.run,
+    "d": part_d.run,
+    "f": part_f.run,
+    "g": part_g.run,
+}
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 PROOF: Final = Path(__file__).parents[2] / "docs" / "proof"
 

@@ -21,6 +21,9 @@ class Plan(msgspec.Struct, frozen=True):
     parked: int = 20_000
     new: int = 2_000
     shaped: int = 500
+    claimed: int = 100_000
+    claim_samples: int = 40
+    pending: tuple[int, ...] = (1_000, 10_000, 100_000)
 
 
 FULL = Plan()
@@ -35,4 +38,7 @@ QUICK = Plan(
     parked=4_000,
     new=500,
     shaped=60,
+    claimed=5_000,
+    claim_samples=10,
+    pending=(1_000, 5_000),
 )

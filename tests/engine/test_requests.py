@@ -87,6 +87,12 @@ def application(basket: Basket) -> Harvest:
         while True:
             heard.append(await ctx.wait_for_signal("say", str))
 
+    @app.workflow
+    async def rotates(ctx: WorkflowContext, rounds: int) -> None:
+        ctx.register_query_handler("rounds", lambda: rounds)
+        await ctx.wait_for_signal("turn")
+        ctx.continue_as_new(rounds + 1)
+
     return app
 
 
@@ -236,6 +242,46 @@ async def test_a_run_that_nobody_decides_answers_from_all_of_its_history(site: S
     assert len(await history_of(site.shards, handle.execution_id)) == 2
 
 
+async def test_a_paused_run_answers_from_where_it_was_held(site: Site, basket: Basket) -> None:
+    await site.add("pear")
+    await site.ask("items")
+    await site.parked()
+    await site.handle.pause()
+    await site.add("plum")
+    for _ in range(2):
+        assert await site.ask("items") == b'[{"name":"pear","cents":100}]'
+        site.worker.let_go_residents()
+    await site.handle.resume()
+    assert await site.ask("total", b'["EUR"]') == b'"200 EUR"'
+    basket.go_on.set()
+    await site.add("done")
+    assert await site.handle.result() == ["packed", "pear", "plum"]
+
+
+async def test_a_run_is_asked_by_its_key_while_it_goes_on_as_new_ones(site: Site) -> None:
+    flow = site.app.registry.workflows["rotates", 1]
+    handle = await site.app.start(flow, 0, workflow_id="r-1")
+
+    async def ask(execution_id: UUID) -> bytes:
+        return await requesting.query(site.shards, ACTOR, execution_id, "rounds")
+
+    told = [0]
+
+    async def look() -> int:
+        told.append(int((await requesting.of_key(site.shards, "rotates", "r-1", ask))[1]))
+        return told[-1]
+
+    for _ in range(5):
+        await handle.signal("turn")
+        await look()
+
+    async def turned() -> bool:
+        return await look() == 5
+
+    await eventually(turned)
+    assert told == sorted(told)
+
+
 async def test_another_worker_answers_for_one_that_is_silent(site: Site) -> None:
     await site.add("pear")
     await site.ask("items")
@@ -322,7 +368,8 @@ def work(next_event_id: int) -> Work:
 def standing(**fields: Any) -> Standing:
     known: dict[str, Any] = {
         "execution_id": UUID(int=1), "workflow_name": "w", "workflow_id": "w", "version": 1, "queue": "default",
-        "state": 0, "next_event_id": 9, "decided_through": 4, "blocked": False, "news_at": 0, "under_way": True,
+        "state": 0, "next_event_id": 9, "decided_through": 4, "blocked": False, "news_at": 0, "struck": False,
+        "under_way": True,
     }  # fmt: skip
     return Standing(**(known | fields))
 
@@ -334,6 +381,12 @@ def test_a_run_must_have_come_through_all_that_wakes_code_and_that_others_decide
     assert _knows(work(8), standing(news_at=7).seen_through)
     assert _knows(work(5), standing(news_at=7, state=1).seen_through), "a paused run does not see what has come"
     assert _knows(work(5), standing(news_at=7, blocked=True).seen_through)
+
+
+def test_code_runs_for_a_question_no_further_than_it_does_no_harm() -> None:
+    assert standing(news_at=7).known_good == 8
+    for stopped in ({"blocked": True}, {"state": 1}, {"struck": True}):
+        assert standing(news_at=7, **stopped).known_good == 4
 
 
 def test_a_run_on_ground_that_is_not_confirmed_does_not_answer() -> None:

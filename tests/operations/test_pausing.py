@@ -1,4 +1,4 @@
-"""A paused run is held whole: nothing of it is claimed, decided or timed out, and all that comes is seen at the resume."""
+"""A paused run is held whole: nothing of it is claimed, decided or timed out; what comes is seen when it is resumed."""
 
 from __future__ import annotations
 
@@ -160,8 +160,9 @@ async def scheduled(store: Store, *runs: UUID) -> None:
     """A first event that can stand for the one that scheduled the activities."""
     for run in runs:
         await store.scan.write(
-            """update harvest_events set payload = '{"name":"a","digest":""}' where execution_id = $1 and event_id = 1""",
+            "update harvest_events set payload = $2 where execution_id = $1 and event_id = 1",
             run,
+            b'{"name":"a","digest":""}',
         )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
+import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from harvest.errors import HarvestError
+from harvest.errors import ApplicationError
 from harvest.replay.context import ChildHandle, TimerHandle
 from tests.replay import program as p
 from tests.replay.noting import (
@@ -26,7 +26,6 @@ from tests.replay.noting import (
 )
 
 ELSEWHERE = UUID("00000000-0000-8000-8000-00000000beef")
-_once = itertools.count()
 
 
 class Acting(Noting):
@@ -138,15 +137,24 @@ class Acting(Noting):
         self.note("winner", (winner.index, winner.value))
 
     async def effect(self, s: p.Effect) -> None:
+        seen = self.seen
+
         def chance() -> list[int]:
+            """Runs once: what a replay says is what was said."""
+            if self.ctx.is_replaying():
+                self.wrong("side effect", "it runs on replay")
             if s.fails:
                 raise Boom("no luck")
-            return [next(_once), int.from_bytes(os.urandom(6))]
+            return [seen, *os.urandom(0), int(time.time() > 0)]
 
         try:
-            self.note("effect", self.ctx.side_effect(chance, as_type=list[int], name=s.name))
-        except Boom as error:
-            self.note("effect failed", name_of(error))
+            found = self.ctx.side_effect(chance, as_type=list[int], name=s.name)
+        except ApplicationError as error:
+            self.note("effect failed", (error.type, str(error)))
+        else:
+            if found != [seen, 1]:
+                self.wrong("side effect", f"{found} of another")
+            self.note("effect", found)
 
     async def patched(self, s: p.Patched) -> None:
         changed = False
@@ -169,7 +177,10 @@ class Acting(Noting):
             else:
                 await ctx.signal_external_workflow_by_id(*key, "hello", self.seen)
         elif s.what == "cancel":
-            await (ctx.cancel_external_workflow(ELSEWHERE, "go") if s.by_id else ctx.cancel_external_workflow_by_id(*key))
+            if s.by_id:
+                await ctx.cancel_external_workflow(ELSEWHERE, "go")
+            else:
+                await ctx.cancel_external_workflow_by_id(*key)
         else:
             found = ctx.await_external_workflow(ELSEWHERE) if s.by_id else ctx.await_external_workflow_by_id(*key)
             self.note("awaited", await found)
@@ -260,8 +271,6 @@ class Acting(Noting):
         held: list[Any] = [handle for handle, *_ in self.children if not handle.done]
         held += [timer for timer in self.timers if not timer.done]
         held += [task for task in self.spawned if not task.done()]
-        if number == 0 and not held:
-            return "nothing to act on"
         acts: list[Callable[[], object]] = [
             lambda: held[0].cancel(),
             lambda: held[-1].cancel(),

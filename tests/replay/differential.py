@@ -195,8 +195,7 @@ def fingerprint_of(name: str, identity: Identity, events: list[Event], decided_t
 def fingerprints_here(first: Recording) -> list[int]:
     """One for each run of the chain."""
     return [
-        fingerprint_of(each.workflow.name, each.identity, each.events, each.decisions[-1].after)
-        for each in first.chain
+        fingerprint_of(each.workflow.name, each.identity, each.events, each.decisions[-1].after) for each in first.chain
     ]
 
 

@@ -50,7 +50,7 @@ class Player(Acting):
             "uuid": ctx.uuid4,
             "now": ctx.now,
             "info": lambda: ctx.info,
-            "all_tasks": lambda: [task.getname_of() for task in asyncio.all_tasks()],
+            "all_tasks": lambda: [task.get_name() for task in asyncio.all_tasks()],
             "cancelled": lambda: (ctx.is_cancelled(), _inherited.get()),
         }
         self.note(s.at, looks[s.at]())
@@ -124,9 +124,9 @@ class Player(Acting):
 
     async def _settle(self, task: asyncio.Task[int]) -> None:
         try:
-            self.note(f"task {task.getname_of()}", await task)
+            self.note(f"task {task.get_name()}", await task)
         except (Exception, asyncio.CancelledError) as error:
-            self.note(f"task {task.getname_of()}", name_of(error))
+            self.note(f"task {task.get_name()}", name_of(error))
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 SIGNALS = ("alpha", "beta")
-UPDATES = ("add", "set")
+UPDATES = ("add", "set", "put")
 ACTIVITIES = ("one", "two", "three")
 
 
@@ -242,7 +242,7 @@ JOINS = (
 LIMITS = ("timeout", "timeout", "wait_for", "shield", "cancel")
 CHILDREN = ("await", "await", "name", "deadline", "keep", "keep", "keep", "detach")
 CHANGES = ("blue", "green")
-SIZE = 40
+SIZE = 60
 DEPTH = 4
 
 
@@ -259,6 +259,9 @@ class Drawing:
             body += [_listen(self, DEPTH) for _ in range(self._chance.randint(1, 3))]
         while self._left > 0:
             body.append(self.statement(0))
+        if self._chance.random() < 0.25:
+            self._left = self._chance.randint(4, SIZE // 3)
+            body.append(Onward(self._chance.random() < 0.3, self.block(0, 8)))
         return body
 
     def block(self, depth: int, most: int = 3) -> Block:

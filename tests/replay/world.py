@@ -99,7 +99,8 @@ class World:
 
     def update(self) -> None:
         self.updated += 1
-        name = self.chance.choice((*program.UPDATES, *program.UPDATES, *program.UPDATES, "nobody's"))
+        known = list(self.run.messages.updates) if self.run is not None else []
+        name = self.chance.choice((*program.UPDATES, "nobody's", *3 * known))
         value = b'"no number"' if self.chance.random() < 0.05 else b"%d" % self.chance.randint(0, 99)
         self.append_update(encode_data(UpdateAdmitted(f"u{self.updated}", name, Raw(value), "somebody")))
 
@@ -154,10 +155,10 @@ class World:
     def end_local(self, seq: int, command: Any) -> None:
         """A local activity's result is always a bet."""
         if self.chance.random() < 0.9:
-            done = LocalActivityCompleted(output=self._answer(command.input))
+            done = LocalActivityCompleted(self._answer(command.input), 1, command.name, command.digest)
             self.inbox.append((int(EventKind.LOCAL_ACTIVITY_COMPLETED), seq, encode_data(done)))
         else:
-            failed = LocalActivityFailed(failure=Failure("ValueError", "no"))
+            failed = LocalActivityFailed(Failure("ValueError", "no"), 1, command.name, command.digest)
             self.inbox.append((int(EventKind.LOCAL_ACTIVITY_FAILED), seq, encode_data(failed)))
 
     def end_child(self, seq: int) -> None:
@@ -257,7 +258,7 @@ class World:
             self.end_child(self.chance.choice(list(self.children)))
         elif self.updated < 2 * MOST_UPDATES and luck < 0.5:
             self.update()
-        elif not self.cancelled and luck < 0.53:
+        elif not self.cancelled and luck < 0.515:
             self.cancel()
         elif self.signals < 2 * MOST_SIGNALS and (luck < 0.9 or not self.timers):
             self.signal()

@@ -26,21 +26,30 @@ with e as (
     insert into harvest_executions
       (execution_id, business_key, next_event_id, version, partition, workflow_name, workflow_id, state, closed_at,
        parent_id, first_execution_id, previous_execution_id, root_id, awaited, close_policy)
-    values ($1, $2, 2, 1, 0, 'w', $3, $4, case when $4 >= 10 then clock_timestamp() end, $5, coalesce($6, $1), $7, $1, $8,
-            $9)
+    values ($1::uuid, $2, 2, 1, 0, 'w', $3, $4::smallint, case when $4::smallint >= 10 then clock_timestamp() end, $5,
+            coalesce($6::uuid, $1), $7, $1, $8, $9)
 ),
 x as (
-    insert into harvest_execution_details (execution_id, input, result, failure) values ($1, 'null', $10, $11)
+    insert into harvest_execution_details (execution_id, input, result, failure) values ($1::uuid, 'null', $10, $11)
 ),
-v as (insert into harvest_events (execution_id, event_id, kind, payload) values ($1, 1, 1, '{}'))
+v as (insert into harvest_events (execution_id, event_id, kind, payload) values ($1::uuid, 1, 1, '{}'))
 insert into harvest_workflow_tasks (execution_id, state, partition, queue, workflow_name, version)
-select $1, $12, 0, 'default', 'w', 1 where $4 < 10"""
+select $1::uuid, $12::smallint, 0, 'default', 'w', 1 where $4::smallint < 10"""
 _DELIVERY = """
 insert into harvest_deliveries (kind, source_execution_id, source_seq, target_execution_id, target_shard, payload)
 values ($1, $2, $3, $4, $5, $6) returning delivery_id"""
 _CHILD = """
 insert into harvest_children (child_execution_id, parent_execution_id, seq, close_policy, awaited)
 values ($1, $2, $3, $4, $5)"""
+
+
+async def emptied(store: Store) -> None:
+    """The store, with nothing in it."""
+    for table in (
+        "executions", "execution_details", "events", "workflow_tasks", "children", "deliveries", "dedupe",
+        "definitions",
+    ):  # fmt: skip
+        await store.scan.write(f"delete from harvest_{table}")
 
 
 async def a_member(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
@@ -18,17 +17,15 @@ from harvest.history.states import State
 from harvest.store.commit import PARKED, Answer, Batch, Successor, commit
 from harvest.store.commit_parts import Needs, statement
 from harvest.store.store import Store
-from tests.store.kin import a_kinship, rows_of, state_of
+from tests.store.kin import a_kinship, emptied, rows_of, state_of
 from tests.store.rows import a_run, a_worker, one
 
 ABANDON, REQUEST_CANCEL, TERMINATE = range(3)
 
 
-@pytest.fixture
-async def store(new_database: Callable[[str], str]) -> Any:
-    opened = Store(0, new_database("relations"))
-    yield opened
-    await opened.close()
+@pytest.fixture(autouse=True)
+async def nothing_there(store: Store) -> None:
+    await emptied(store)
 
 
 def decide(batch: Batch, run: UUID, *, state: State = State.RUNNING, expected: int = 2) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
-import msgspec
 import pytest
 
 from harvest.history.kinds import EventKind
-from harvest.store import appends, audit, claims, closings, results, timers, upkeep
+from harvest.store import appends, audit, changes, claims, closings, deliveries, results, timers, upkeep
 from harvest.store.commit import HELD, Batch, Successor, parameters
 from harvest.store.commit_parts import Needs, statement
 from harvest.store.marks import HANDICAP, Marks, Picked
-from harvest.store.pool import CLAIM, COMMIT, COMMON, SCAN, WRITE, Role
+from harvest.store.pool import CLAIM, COMMIT, COMMON, DELIVER, SCAN, WRITE, Role
 from harvest.store.store import Store
+from tests.explaining import buffers, explained, nodes
 from tests.scale import scale
 from tests.store.rows import a_run, a_worker
 from tests.store.rules import an_entry
@@ -97,48 +97,6 @@ class Site:
             yield connection
         finally:
             await connection.close()
-
-
-async def explained(connection: Any, name: str, sql: str, values: list[Any]) -> dict[str, Any]:
-    """Execute a statement under its name on this connection, roll it back, and return its plan with what was read."""
-    known = await connection.fetchval("select exists (select from pg_prepared_statements where name = $1)", name)
-    if not known:
-        await connection.execute(f"prepare {name} as {sql}")
-    transaction = connection.transaction()
-    await transaction.start()
-    arguments = f"({', '.join(map(literal, values))})" if values else ""
-    text = await connection.fetchval(f"explain (analyze, buffers, format json) execute {name}{arguments}")
-    await transaction.rollback()
-    plan: dict[str, Any] = msgspec.json.decode(text)[0]["Plan"]
-    return plan
-
-
-def literal(value: Any) -> str:
-    """A value as SQL text."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        return f"'\\x{value.hex()}'::bytea"
-    if isinstance(value, list | tuple):
-        return f"'{{{', '.join(map(element, value))}}}'"
-    return f"'{value}'"
-
-
-def element(value: Any) -> str:
-    """A value inside the text of an array."""
-    if isinstance(value, bytes):
-        return f'"\\\\x{value.hex()}"'
-    return "null" if value is None else f'"{value}"'
-
-
-def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]
-
-
-def buffers(plan: dict[str, Any]) -> int:
-    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +181,7 @@ def retries(site: Site) -> tuple[Role, str, list[Any]]:
 
 def everything() -> list[list[object]]:
     """What a full look seeks."""
-    return claims._columns(Marks(HANDICAP).seeks(["default"]))
+    return claims.columns(Marks(HANDICAP).seeks(["default"]))
 
 
 def from_marks() -> list[list[object]]:
@@ -231,26 +189,46 @@ def from_marks() -> list[list[object]]:
     marks, then = Marks(HANDICAP), datetime.now(UTC) - timedelta(minutes=1)
     marks.seeks(["default"])
     marks.note(["default"], 10, then, [Picked("default", priority, then) for priority in (5, 0, -5)])
-    return claims._columns(marks.seeks(["default"]))
+    return claims.columns(marks.seeks(["default"]))
+
+
+def a_change(text: str) -> Statement:
+    """Each run is told of a child's end, and another is answered."""
+
+    def make(site: Site) -> tuple[Role, str, list[Any]]:
+        n = len(site.runs)
+        ids, numbers, kinds = list(range(n)), list(range(n)), [14] * n
+        made = [ids, numbers, site.runs, ["k"] * n, site.runs]
+        events = [ids, site.runs, kinds, numbers, [b"{}"] * n, [False] * n, numbers]
+        return DELIVER, text, [*made, *events, ids, site.runs, kinds, [b"{}"] * n, numbers]
+
+    return make
 
 
 HOT: dict[str, Statement] = {
-    "claim": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, *everything()]),
-    "claim from marks": lambda s: (CLAIM, claims._CLAIM, [["default"], s.worker, BATCH, *from_marks()]),
-    "claim a suspect": lambda s: (CLAIM, claims._CLAIM_SUSPECT, [["default"], s.worker, 1]),
+    "deliver here": a_change(changes._HERE),
+    "deliver there": a_change(changes._THERE),
+    "deliveries of runs": lambda s: (DELIVER, deliveries._OF_SOURCES, [s.runs, 200]),
+    "deliveries that are due": lambda s: (DELIVER, deliveries._DUE, [0.0, 1e9, 200]),
+    "targets": lambda s: (DELIVER, deliveries._RUNS, [s.runs]),
+    "targets by name": lambda s: (DELIVER, deliveries._BY_KEYS, [s.runs]),
+    "put off": lambda s: (DELIVER, deliveries._PUT_OFF, [[1], [1.0], [None], [None], [None]]),
+    "claim": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *everything()]),
+    "claim from marks": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *from_marks()]),
+    "claim a suspect": lambda s: (CLAIM, claims.CLAIM_SUSPECT, [["default"], s.worker, 1]),
     "claim a suspect activity": lambda s: (
         CLAIM,
-        claims._CLAIM_SUSPECT_ACTIVITY,
+        claims.CLAIM_SUSPECT_ACTIVITY,
         [["default"], s.worker, 1, ["a"], 6, "w"],
     ),
     "claim activities": lambda s: (
         CLAIM,
-        claims._CLAIM_ACTIVITIES,
+        claims.CLAIM_ACTIVITIES,
         [["default"], s.worker, BATCH, *everything(), ["a"], 6, "w"],
     ),
     "claim activities from marks": lambda s: (
         CLAIM,
-        claims._CLAIM_ACTIVITIES,
+        claims.CLAIM_ACTIVITIES,
         [["default"], s.worker, BATCH, *from_marks(), ["a"], 6, "w"],
     ),
     "news": lambda s: (CLAIM, claims._NEWS, [s.worker]),

@@ -29,12 +29,17 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Signature:
-    """Encodes and decodes the arguments and the result of one function."""
+    """Encodes and decodes the arguments and the result of one function.
 
-    def __init__(self, parameters: Sequence[Parameter], result: Any, *, what: str) -> None:
+    With `takes_one`, where others have defaults, a value that is no array is the first of several arguments, and null is
+    none: whoever sends to a handler does not know its signature.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], result: Any, *, what: str, takes_one: bool = False) -> None:
         self.parameters = tuple(parameters)
         self.result = result
         self.what = what
+        self.takes_one = takes_one
         self.required = sum(parameter.default is REQUIRED for parameter in self.parameters)
         self.result_decoder = _decoder(result, f"the result of {what}")
         self._decoders = [_decoder(p.type, f"parameter {p.name!r} of {what}") for p in self.parameters]
@@ -71,6 +76,9 @@ class Signature:
             return []
         if len(self.parameters) == 1:
             return [self._decode_one(0, data)]
+        if self.takes_one and self.required <= 1 and not data.lstrip().startswith(b"["):
+            alone = [] if data == payload.NULL and not self.required else [Raw(data)]
+            return [self._decode_one(i, alone[i] if i < len(alone) else None) for i in range(len(self.parameters))]
         try:
             items = msgspec.json.decode(data, type=list[Raw])
         except msgspec.MsgspecError as error:
@@ -148,7 +156,7 @@ class Signature:
         return msgspec.json.schema(self.result)
 
 
-def signature_of(function: Callable[..., Any], *, skip: int, what: str) -> Signature:
+def signature_of(function: Callable[..., Any], *, skip: int, what: str, takes_one: bool = False) -> Signature:
     """Read a function's signature, leaving out its first `skip` parameters. Raises DefinitionError."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -161,7 +169,7 @@ def signature_of(function: Callable[..., Any], *, skip: int, what: str) -> Signa
         if parameter.kind is parameter.KEYWORD_ONLY:
             raise DefinitionError(f"parameter {parameter.name!r} of {what} is keyword-only; make it positional")
         parameters.append(Parameter(parameter.name, hints.get(parameter.name, Any), parameter.default))
-    return Signature(parameters, hints.get("return", Any), what=what)
+    return Signature(parameters, hints.get("return", Any), what=what, takes_one=takes_one)
 
 
 def _type_name(of_type: Any) -> str:

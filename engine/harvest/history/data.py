@@ -200,17 +200,21 @@ class LocalActivityScheduled(Struct, frozen=True, omit_defaults=True):
 
 
 class LocalActivityCompleted(Struct, frozen=True, omit_defaults=True):
-    """The local activity returned `output`."""
+    """The local activity of this name and these arguments returned `output`."""
 
     output: Raw = _NULL
     attempt: int = 1
+    name: str = ""
+    digest: str = ""
 
 
 class LocalActivityFailed(Struct, frozen=True, omit_defaults=True):
-    """The last attempt of the local activity failed."""
+    """The last attempt of the local activity of this name and these arguments failed."""
 
     failure: Failure
     attempt: int = 1
+    name: str = ""
+    digest: str = ""
 
 
 class SideEffectRecorded(Struct, frozen=True, omit_defaults=True):

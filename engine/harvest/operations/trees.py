@@ -100,7 +100,8 @@ async def tree(
 ) -> Tree:
     """The tree below an execution, to `max_depth` levels (1 to 50) and `max_nodes` runs (1 to 10,000).
 
-    `summary` leaves the nodes out and keeps the figures. Raises ExecutionNotFoundError, and ShardUnavailableError when
+    Children hang on the run that started them, also when that one went on as new. `summary` leaves the nodes out and
+    keeps the figures. Raises ExecutionNotFoundError, and ShardUnavailableError when
     the execution's own shard does not answer.
     """
     _check("max_depth", max_depth, 1, MOST_DEPTH)

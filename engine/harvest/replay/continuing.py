@@ -29,6 +29,13 @@ class ContinueAsNew(BaseException):
         self.workflow = workflow
 
 
+def leaving_with(error: BaseException | None) -> ContinueAsNew | None:
+    """What a function left to continue as new with; a task group wraps whatever leaves its body."""
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return leaving_with(error.exceptions[0])
+    return error if isinstance(error, ContinueAsNew) else None
+
+
 class Onward(Struct, frozen=True):
     """The run that follows. `carried` events are written after its WorkflowStarted; `delay` in seconds.
 
@@ -62,9 +69,12 @@ def continued(run: Run, leaving: ContinueAsNew) -> Onward:
 
 
 def tried_again(run: Run, failure: Failure) -> Onward | None:
-    """The next attempt of a run that failed, if its policy has one left and its chain's deadline allows it."""
+    """The next attempt of a run that failed, if its policy has one left and its chain's deadline allows it.
+
+    A run that was asked to end is not tried again.
+    """
     policy, deadline = run.started.retry, run.started.chain_deadline
-    if policy is None:
+    if policy is None or run.cancel_reason is not None or run.messages.late_cancel is not None:
         return None
     delay = retry_delay(policy, failure, run.started.attempt, str(run.identity.execution_id))
     if delay is None or (deadline is not None and run.now_at.timestamp() + delay >= deadline.timestamp()):

@@ -18,7 +18,7 @@ from harvest.history.data import (
 from harvest.history.events import encode_data
 from harvest.history.kinds import EventKind
 from harvest.history.limits import HISTORY_BYTES_HARD, HISTORY_EVENTS_HARD
-from harvest.replay.continuing import ContinueAsNew, Onward, continued, tried_again
+from harvest.replay.continuing import ContinueAsNew, Onward, continued, leaving_with, tried_again
 from harvest.replay.failures import failure_of
 from harvest.replay.run import Run
 
@@ -45,8 +45,8 @@ def outcome_of(run: Run) -> Outcome | None:
         error = cancelled
     if error is None:
         return _completed(run)
-    if isinstance(error, ContinueAsNew):
-        return _continued(run, error)
+    if (leaving := leaving_with(error)) is not None:
+        return _continued(run, leaving)
     if isinstance(error, asyncio.CancelledError) and run.cancel_reason is not None:
         return Outcome(EventKind.WORKFLOW_CANCELLED, encode_data(WorkflowCancelled(reason=run.cancel_reason)))
     return _failed(run, failure_of(error))

@@ -73,15 +73,18 @@ def signature_of_handler(name: str, function: Callable[..., Any], kind: str) -> 
         raise DefinitionError(f"the handler of query {name!r} must be a plain function: it may only look")
     code = getattr(function, "__code__", None)
     key = (code, inspect.ismethod(function), kind, name)
-    if code is None or key not in _signatures:
-        signature = signature_of(function, skip=0, what=f"{kind} {name!r}")
-        if code is None:
-            return signature
-        _signatures[key] = signature
-    return _signatures[key]
+    # Defaults and annotations belong to the function, and so to its run: code alone does not tell them.
+    own = (getattr(function, "__defaults__", None), getattr(function, "__annotations__", None))
+    known = _signatures.get(key)
+    if known is not None and own == (None, known[0]):
+        return known[1]
+    signature = signature_of(function, skip=0, what=f"{kind} {name!r}", takes_one=True)
+    if code is not None and own[0] is None:
+        _signatures[key] = (own[1], signature)
+    return signature
 
 
-_signatures: dict[tuple[CodeType | None, bool, str, str], Signature] = {}
+_signatures: dict[tuple[CodeType | None, bool, str, str], tuple[dict[str, Any] | None, Signature]] = {}
 
 
 @contextmanager

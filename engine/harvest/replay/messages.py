@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from harvest.replay.failures import failure_of
 from harvest.replay.handlers import QueryHandler, SignalHandler, UpdateHandler, refusing
 from harvest.replay.loop import WorkflowFuture
 from harvest.replay.records import AnswerUpdate
-from harvest.replay.unwinding import AbandonStep
 
 if TYPE_CHECKING:
     from harvest.replay.run import Run
@@ -43,7 +43,7 @@ class Update(Struct):
 class Messages:
     """The signals, updates and handlers of one run."""
 
-    __slots__ = ("_run", "admitted", "buffers", "queries", "running", "signals", "updates", "waiters")
+    __slots__ = ("_run", "admitted", "buffers", "late_cancel", "queries", "running", "signals", "updates", "waiters")
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -53,6 +53,7 @@ class Messages:
         self.signals: dict[str, SignalHandler] = {}
         self.updates: dict[str, UpdateHandler] = {}
         self.queries: dict[str, QueryHandler] = {}
+        self.late_cancel: Event | None = None
         self.running = 0
 
     # Signals
@@ -141,18 +142,35 @@ class Messages:
 
     def _answer(self, update: Update, handler: UpdateHandler) -> None:
         update.begun = True
-        try:
-            arguments = handler.signature.decode(bytes(update.data.input))
-            if handler.validator is not None:
-                with refusing(self._run, f"the validator of update {handler.name!r}"):
-                    handler.validator(*arguments)
-        except AbandonStep:
-            raise
-        except Exception as error:
-            self._reject(update, failure_of(error))
+        run = self._run
+        # Validators and types may change from build to build: a replay goes by what was said when the code was live.
+        failure = run.versions.rejections.get(update.event_id) if run.replaying else None
+        if failure is None:
+            try:
+                arguments = handler.signature.decode(bytes(update.data.input))
+            except PayloadDecodeError as error:
+                if run.replaying:
+                    run.block(error)
+                    return
+                failure = failure_of(error)
+            else:
+                failure = None if run.replaying else self._judged(handler, arguments)
+        if failure is not None:
+            self._reject(update, failure)
             return
         task = self._begin(handler.call(arguments), f"update {handler.name}")
         task.add_done_callback(lambda done: self._answered(update, handler, done))
+
+    def _judged(self, handler: UpdateHandler, arguments: list[Any]) -> Failure | None:
+        """Why the validator refuses, if it does."""
+        if handler.validator is None:
+            return None
+        try:
+            with refusing(self._run, f"the validator of update {handler.name!r}"):
+                handler.validator(*arguments)
+        except (Exception, CancelledError, SystemExit, KeyboardInterrupt) as error:
+            return failure_of(error)
+        return None
 
     def _answered(self, update: Update, handler: UpdateHandler, task: Any) -> None:
         self.running -= 1
@@ -203,7 +221,7 @@ class Messages:
     # At the end
 
     def unread(self) -> list[tuple[int, EventKind, bytes]]:
-        """Signals that nobody took and updates that have not begun, in the order in which they came."""
+        """What nobody took, in order: signals, updates that have not begun, a cancel request that came too late."""
         left = [
             (message.event_id, EventKind.SIGNAL_RECEIVED, _signal_data(name, message))
             for name, buffer in self.buffers.items()
@@ -214,6 +232,8 @@ class Messages:
             for update in self.admitted.values()
             if not update.begun
         ]
+        if self.late_cancel is not None:
+            left.append((self.late_cancel.event_id, EventKind.WORKFLOW_CANCEL_REQUESTED, self.late_cancel.payload))
         return sorted(left)
 
     def unhandled(self) -> int:

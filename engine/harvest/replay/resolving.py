@@ -94,15 +94,32 @@ def _activity_timed_out(run: Run, event: Event) -> None:
         _raise(found[0], error, data.last_failure)
 
 
+def _local_taken(run: Run, event: Event) -> tuple[WorkflowFuture, Any] | None:
+    """Who waits for a local activity's end.
+
+    A worker that let go of the run writes what it has by itself. After others wrote first, or with other code, the
+    number may be another call's by then: the end of another is nobody's, in this replay and in all that follow.
+    """
+    if (found := run.locals.get(event.seq)) is None:
+        return None
+    ended = event.data()
+    asked = found[1]
+    if run.replaying and (scheduled := run.versions.locals.get(event.seq)) is not None:
+        asked = scheduled.data()
+    if ended.digest and (ended.name, ended.digest) != (asked.name, asked.digest):
+        return None
+    return _taken(run.locals, event)
+
+
 def _local_completed(run: Run, event: Event) -> None:
-    if found := _taken(run.locals, event):
+    if found := _local_taken(run, event):
         future, command = found
         decoder = command.definition.signature.result_decoder
         _give(run, event, future, bytes(event.data().output), decoder, f"local activity {command.name!r}")
 
 
 def _local_failed(run: Run, event: Event) -> None:
-    if found := _taken(run.locals, event):
+    if found := _local_taken(run, event):
         data: LocalActivityFailed = event.data()
         _raise(found[0], _activity_error("local activity", found[1].name, data.failure, data.attempt), data.failure)
 

@@ -31,7 +31,7 @@ from harvest.history.kinds import COMMANDS, EventKind
 from harvest.history.limits import PENDING_OF_A_KIND
 from harvest.replay import guard, inspecting, unwinding
 from harvest.replay.commands import CancelTimer, Command, StartTimer
-from harvest.replay.continuing import ContinueAsNew
+from harvest.replay.continuing import ContinueAsNew, leaving_with
 from harvest.replay.handlers import Handlers
 from harvest.replay.inspecting import TaskStack
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, WorkflowTimer
@@ -76,12 +76,10 @@ class Run:
 
     __slots__ = (
         "_abandoned", "_conditions", "_context", "_generators", "_held", "_main_context", "_messages", "_prune_above",
-        "_versions",
-        "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details", "disturbed",
-        "externals",
-        "failure", "had_children", "identity", "locals", "loop", "main", "now_at", "only_looks", "pending",
-        "position", "progress", "released", "replaying", "seed", "seen_through", "sequence", "started", "started_at", "tasks",
-        "timers", "upserts",
+        "_versions", "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details",
+        "disturbed", "externals", "failure", "had_children", "identity", "locals", "loop", "main", "now_at",
+        "only_looks", "pending", "position", "progress", "released", "replaying", "seed", "seen_through", "sequence",
+        "started", "started_at", "tasks", "timers", "upserts",
     )  # fmt: skip
 
     def __init__(
@@ -180,7 +178,7 @@ class Run:
         kind = event.kind
         self.position = event.event_id
         if kind in COMMANDS:
-            if kind != EventKind.MARKER_RECORDED or event.data().name not in self.versions.retired:
+            if kind != EventKind.MARKER_RECORDED or not self.versions.lets_stand(event):
                 self.asked.match(event)
             return
         handler = HANDLERS.get(kind)
@@ -225,7 +223,7 @@ class Run:
         bugs = self.definition.options.block_on
         if not bugs or self.main is None or (self.main.done() and self.main.cancelled()):
             return
-        error = self.failure or self.main.exception()
+        error = self.failure if self.failure is not None else self.main.exception()
         if isinstance(error, bugs):
             self.block(
                 WorkflowBugError(
@@ -297,9 +295,14 @@ class Run:
         """Call a function of the author's as the run's own code sees the world, between two steps."""
         before = self._enter()
         try:
-            return self._context.copy().run(function, *arguments)
-        finally:
+            try:
+                return self._context.copy().run(function, *arguments)
+            finally:
+                unwinding.calm()
+        except AbandonStep:
             unwinding.calm()
+            raise
+        finally:
             self._leave(before)
 
     def on_started(self, event: Event) -> None:
@@ -323,9 +326,11 @@ class Run:
         return self.loop.create_task(coroutine, name="main")
 
     def on_cancel_requested(self, event: Event) -> None:
-        """Cancel the code, once."""
+        """Cancel the code, once. A run that goes on as another hands over what came when its function had ended."""
         data: WorkflowCancelRequested = event.data()
-        if self.cancel_reason is None and self.main is not None:
+        if self.is_done:
+            self.messages.late_cancel = event
+        elif self.cancel_reason is None and self.main is not None:
             self.cancel_reason = data.reason
             self.main.cancel()
 
@@ -432,8 +437,7 @@ class Run:
         """What the run goes on as, when its function ended by saying so."""
         if self.failure is not None or self.main is None or not self.main.done() or self.main.cancelled():
             return None
-        error = self.main.exception()
-        return error if isinstance(error, ContinueAsNew) else None
+        return leaving_with(self.main.exception())
 
     def query(self, name: str, arguments: bytes) -> bytes:
         """The answer of a query handler; see `inspecting.query`."""

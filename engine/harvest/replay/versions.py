@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from harvest.errors import InvalidRequestError, VersionUnsupportedError
 from harvest.history import payload
-from harvest.history.data import SideEffectRecorded
+from harvest.history.data import Failure, SideEffectRecorded
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
 from harvest.history.limits import check_text
@@ -17,29 +17,54 @@ from harvest.replay.unwinding import AbandonStep
 if TYPE_CHECKING:
     from harvest.replay.run import Run
 
-CHOICES: Final = frozenset((int(EventKind.MARKER_RECORDED), int(EventKind.SIDE_EFFECT_RECORDED)))
+CHOICES: Final = frozenset(
+    {
+        int(EventKind.MARKER_RECORDED),
+        int(EventKind.SIDE_EFFECT_RECORDED),
+        int(EventKind.LOCAL_ACTIVITY_SCHEDULED),
+        int(EventKind.UPDATE_FAILED),
+    }
+)
 
 
 class Versions:
     """The choices of one run. `retired` are markers that the code lets stand although it no longer asks for them."""
 
-    __slots__ = ("_chosen", "_recorded", "_run", "effects", "retired")
+    __slots__ = ("_chosen", "_recorded", "_run", "_stands", "effects", "locals", "rejections", "retired")
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._recorded: dict[str, int] = {}
         self._chosen: dict[str, int] = {}
+        self._stands: set[str] = set()
         self.retired: set[str] = set()
+        self.locals: dict[int, Event] = {}
+        self.rejections: dict[int, Failure] = {}
         self.effects: dict[int, SideEffectRecorded] = {}
 
     def read(self, history: Iterable[Event]) -> None:
-        """What history will show further on: choices and side effects are needed before their events are reached."""
+        """What history will show further on, and is needed before its events are reached.
+
+        Choices, side effects, what local activities were asked for, and updates that were refused.
+        """
         for event in history:
             if event.kind == EventKind.MARKER_RECORDED:
                 marker = event.data()
                 self._recorded[marker.name] = payload.decode(bytes(marker.details), int, what=f"marker {marker.name!r}")
             elif event.kind == EventKind.SIDE_EFFECT_RECORDED:
                 self.effects[event.seq] = event.data()
+            elif event.kind == EventKind.LOCAL_ACTIVITY_SCHEDULED:
+                self.locals[event.seq] = event
+            elif event.kind == EventKind.UPDATE_FAILED and event.data().rejected:
+                self.rejections[event.seq] = event.data().failure
+
+    def lets_stand(self, marker: Event) -> bool:
+        """Whether the code has retired this marker, and nothing else of it has asked for it."""
+        name = marker.data().name
+        if name not in self.retired or (int(marker.kind), name) in self._run.asked:
+            return False
+        self._stands.add(name)
+        return True
 
     def choose(self, name: str, lowest: int, highest: int) -> int:
         """The version for a marker's name; one outside the range blocks the run."""
@@ -68,5 +93,7 @@ class Versions:
         if recorded is None and self._run.replaying:
             return lowest
         version = highest if recorded is None else recorded
+        if name in self._stands:
+            return version
         self._run.asked.ask(RecordMarker(name, payload.encode(version)))
         return version

@@ -108,10 +108,11 @@ told as materialized (
       from v join passed p on p.delivery_id = v.delivery_id join once o on o.execution_id = v.execution_id
      where v.once order by v.execution_id, v.nth)
      union all
-    select k.parent_execution_id, n.kind, k.seq, n.payload, n.nth
+    (select distinct on (k.child_execution_id) k.parent_execution_id, n.kind, k.seq, n.payload, n.nth
       from ends n join passed p on p.delivery_id = n.delivery_id
       join kin k on k.child_execution_id = n.child_execution_id and k.awaited
       join open o on o.execution_id = k.parent_execution_id
+     order by k.child_execution_id, n.nth)
 ),
 numbered as materialized (
     select t.*, l.next_event_id + row_number() over (partition by t.execution_id order by t.nth) - 1 as event_id

@@ -131,8 +131,8 @@ select now() as asked_at, p.queue, p.priority, p.sort_at, t.*, e.workflow_id, e.
     select * from harvest_events v where v.execution_id = t.execution_id and v.event_id = 1 limit 1
   ) v on e.next_event_id = 2
  order by p.priority desc, p.sort_at"""
-_CLAIM = _TAKE.format(pick=_PICK.format(**_TASKS))
-_CLAIM_SUSPECT = _TAKE.format(pick=_PICK_SUSPECT.format(**_TASKS))
+CLAIM = _TAKE.format(pick=_PICK.format(**_TASKS))
+CLAIM_SUSPECT = _TAKE.format(pick=_PICK_SUSPECT.format(**_TASKS))
 
 _NEWS = "select execution_id from harvest_workflow_tasks where worker = $1 and state = 3 limit 1000"
 
@@ -250,8 +250,8 @@ def _take_activities(pick: str, first: int) -> str:
     return _TAKE_ACTIVITIES.format(pick=pick, kind=kind, worker=worker, put_off=PUT_OFF)
 
 
-_CLAIM_ACTIVITIES = _take_activities(_PICK, 9)
-_CLAIM_SUSPECT_ACTIVITY = _take_activities(_PICK_SUSPECT, 4)
+CLAIM_ACTIVITIES = _take_activities(_PICK, 9)
+CLAIM_SUSPECT_ACTIVITY = _take_activities(_PICK_SUSPECT, 4)
 
 _HELD_ACTIVITIES = """
 select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_id, e.partition,
@@ -278,8 +278,8 @@ async def claim(
     `suspects` are those that were on a lost worker twice (answers 15), and no others.
     """
     marks = marks or Marks(HANDICAP)
-    where = [] if suspects else _columns(marks.seeks(queues))
-    rows = await store.claim.write(_CLAIM_SUSPECT if suspects else _CLAIM, list(queues), worker, most, *where)
+    where = [] if suspects else columns(marks.seeks(queues))
+    rows = await store.claim.write(CLAIM_SUSPECT if suspects else CLAIM, list(queues), worker, most, *where)
     if not suspects:
         _note(marks, queues, most, rows)
     return [
@@ -304,7 +304,7 @@ async def claim(
     ]
 
 
-def _columns(seeks: Sequence[Seek]) -> list[list[object]]:
+def columns(seeks: Sequence[Seek]) -> list[list[object]]:
     """The seeks as the arrays that a statement takes."""
     return [[getattr(seek, field) for seek in seeks] for field in Seek.__struct_fields__]
 
@@ -359,8 +359,8 @@ async def claim_activities(
     `marks` and `suspects` are as for `claim`, but for the handicap: activities have none.
     """
     marks = marks or Marks()
-    where = [] if suspects else _columns(marks.seeks(queues))
-    statement = _CLAIM_SUSPECT_ACTIVITY if suspects else _CLAIM_ACTIVITIES
+    where = [] if suspects else columns(marks.seeks(queues))
+    statement = CLAIM_SUSPECT_ACTIVITY if suspects else CLAIM_ACTIVITIES
     rows = await store.claim.write(
         statement, list(queues), worker, most, *where, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
     )

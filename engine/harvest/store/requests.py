@@ -96,6 +96,7 @@ select e.execution_id, e.workflow_name, e.workflow_id, e.version, e.queue, e.sta
            select max(v.event_id) from harvest_events v
             where v.execution_id = e.execution_id and v.event_id > e.decided_through and v.kind = any($2::smallint[])
        ), 0) as news_at,
+       coalesce(t.strikes > 0, false) as struck,
        coalesce(t.state in (1, 3) or t.state = 0 and t.due <= clock_timestamp(), false) as under_way
   from harvest_executions e left join harvest_workflow_tasks t on t.execution_id = e.execution_id
  where e.execution_id = any($1::uuid[])"""
@@ -166,8 +167,8 @@ class Taken(Struct, frozen=True):
 class Standing(Struct, frozen=True):
     """Where a run stands in the database.
 
-    `news_at` is the latest event that wakes code and that no decision has consumed, 0 for none; `under_way` says
-    whether a worker has the run or could take it now.
+    `news_at` is the latest event that wakes code and that no decision has consumed, 0 for none; `struck` says that a
+    worker was lost while it had the run, `under_way` whether a worker has it or could take it now.
     """
 
     execution_id: UUID
@@ -180,12 +181,18 @@ class Standing(Struct, frozen=True):
     decided_through: int
     blocked: bool
     news_at: int
+    struck: bool
     under_way: bool
 
     @property
     def stands_still(self) -> bool:
         """Whether what has come is not for the code to see: the run is paused or blocked."""
         return self.blocked or self.state == State.PAUSED
+
+    @property
+    def known_good(self) -> int:
+        """The event through which code may run for a question: no further than it is known to come without harm."""
+        return self.decided_through if self.stands_still or self.struck else self.next_event_id - 1
 
     @property
     def seen_through(self) -> int:

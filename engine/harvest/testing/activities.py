@@ -128,12 +128,13 @@ class Attempt:
     @property
     def waits_for_time(self) -> bool:
         """Whether nothing but virtual time can bring it on."""
-        if self.is_idle:
-            return True
-        waits: Any = getattr(self.task, "_fut_waiter", None)
-        while isinstance(waits, asyncio.Task):
-            waits = getattr(waits, "_fut_waiter", None)
-        return waits in self._sleeping
+        return self.is_idle or self._awaits_time(getattr(self.task, "_fut_waiter", None))
+
+    def _awaits_time(self, awaited: Any) -> bool:
+        if isinstance(awaited, asyncio.Task):
+            return self._awaits_time(getattr(awaited, "_fut_waiter", None))
+        gathered = [child for child in getattr(awaited, "_children", ()) if not child.done()]
+        return awaited in self._sleeping or (bool(gathered) and all(map(self._awaits_time, gathered)))
 
     @property
     def may_wait_for_time(self) -> bool:

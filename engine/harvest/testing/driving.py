@@ -142,7 +142,8 @@ class Driver:
 
     async def _news(self, busy: list[Attempt | Errand], seconds: float, *, may_pass: bool = False) -> bool:
         """Wait for news; False when none came in so many real seconds, where that is no error."""
-        news = self._world.news = asyncio.Event()
+        news = asyncio.Event()
+        self._world.listeners.append(news)
         if await real_time.wait_event(news, seconds) or may_pass:
             return news.is_set()
         names = sorted({one.activity.command.name for one in busy if isinstance(one, Attempt)})
@@ -161,6 +162,7 @@ class Driver:
             yield
             return
         errand.is_waiting += 1
+        self._world.changed()
         try:
             yield
         finally:

@@ -102,6 +102,11 @@ class Execution:
         return UUID(first) if first else self.execution_id
 
     @property
+    def root(self) -> str:
+        """The run at the top of its family."""
+        return self.started.root_id or str(self.first_id)
+
+    @property
     def title(self) -> str:
         """Which run it is, for people."""
         return f"workflow {self.started.workflow_name!r} ({self.started.workflow_id})"

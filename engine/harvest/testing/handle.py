@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from msgspec import Raw
 
+from harvest.client import encode_arguments
 from harvest.definitions.signature import Signature
 from harvest.errors import (
     ExecutionClosedError,
@@ -22,7 +23,6 @@ from harvest.errors import (
 from harvest.history import payload
 from harvest.history.data import (
     SignalReceived,
-    UpdateAdmitted,
     UpdateFailed,
     WorkflowExecutionPaused,
     WorkflowExecutionResumed,
@@ -87,7 +87,9 @@ class EnvironmentHandle(Generic[R]):
         if execution.state.is_open:
             why = f"is still open: {self._env._why_open(execution)}"
             if ended:
-                why = f"is still open after {seconds(timeout or 0):g} s of virtual time; {self._env._why_open(execution)}"
+                why = (
+                    f"is still open after {seconds(timeout or 0):g} s of virtual time; {self._env._why_open(execution)}"
+                )
             raise ResultTimeoutError(f"{execution.title} {why}", execution_id=str(execution.execution_id))
         if execution.state is not State.COMPLETED:
             failure = execution.failure
@@ -109,13 +111,15 @@ class EnvironmentHandle(Generic[R]):
         check_text(name, what="signal name")
         data = payload.encode(value, what=f"the payload of signal {name!r}")
         execution = self._open("takes no signals")
-        if idempotency_key is None or self._env._is_new_key(execution, f"signal {idempotency_key}"):
+        if idempotency_key is None or self._env._is_new_key(
+            execution, f"{EventKind.SIGNAL_RECEIVED.word} {idempotency_key}"
+        ):
             signal = SignalReceived(name, Raw(data), "test")
             self._env._world.append(execution, EventKind.SIGNAL_RECEIVED, 0, signal)
         await self._env._driver.settle()
 
-    async def query(self, name: str, *args: Any, as_type: Any = Any) -> Any:
-        """What the run's query handler answers, decoded as `as_type`.
+    async def query(self, name: str, *args: Any, result_type: Any = Any) -> Any:
+        """What the run's query handler answers, decoded as `result_type`.
 
         Raises QueryNotFoundError, QueryFailedError, ExecutionClosedError.
         """
@@ -126,57 +130,41 @@ class EnvironmentHandle(Generic[R]):
         run = execution.work.run
         if run is None or run.main is None:
             raise QueryFailedError(f"the code of {execution.title} has not begun", type="NotBegun")
-        return payload.decode(run.query(name, _encoded(args, f"query {name!r}")), as_type)
+        return payload.decode(run.query(name, encode_arguments(args, f"the arguments of query {name!r}")), result_type)
 
     async def update(
         self,
         name: str,
         *args: Any,
-        as_type: Any = Any,
-        idempotency_key: str | None = None,
+        result_type: Any = Any,
         timeout: timedelta | float | None = None,
+        idempotency_key: str | None = None,
     ) -> Any:
         """Have the run's update handler answer; time is skipped when nothing else can happen.
 
         Raises UpdateRejectedError, UpdateFailedError, UpdateTimeoutError, ExecutionClosedError.
         """
-        check_text(name, what="update name")
-        update_id = str(self._env._update_id(idempotency_key))
-        data = UpdateAdmitted(update_id, name, Raw(_encoded(args, f"update {name!r}")), "test")
+        sent = self._send_update(name, args, result_type, idempotency_key)
+        return await sent.result(timeout)
+
+    async def start_update(
+        self, name: str, *args: Any, result_type: Any = Any, idempotency_key: str | None = None
+    ) -> EnvironmentUpdate:
+        """Send an update without waiting for its answer. Raises ExecutionClosedError."""
+        sent = self._send_update(name, args, result_type, idempotency_key)
+        await self._env._driver.settle()
+        return sent
+
+    def _send_update(
+        self, name: str, args: tuple[Any, ...], result_type: Any, idempotency_key: str | None
+    ) -> EnvironmentUpdate:
         execution = self._open("takes no updates")
-        if idempotency_key is None or self._env._is_new_key(execution, f"update {idempotency_key}"):
+        data = self._env._update_data(name, encode_arguments(args, f"the input of update {name!r}"), idempotency_key)
+        if idempotency_key is None or self._env._is_new_key(
+            execution, f"{EventKind.UPDATE_ADMITTED.word} {idempotency_key}"
+        ):
             self._env._world.append(execution, EventKind.UPDATE_ADMITTED, 0, data)
-        return await self._answer(execution, update_id, as_type, timeout)
-
-    async def _answer(
-        self, execution: Execution, update_id: str, as_type: Any, timeout: timedelta | float | None
-    ) -> Any:
-        late = self._env._alarm(timeout)
-        found: list[Any] = []
-
-        def answered() -> bool:
-            each: Execution | None = self._env._world.executions[self.execution_id]
-            while each is not None and not found:
-                found.extend(
-                    event.data() for event in each.events if event.kind in _ANSWERS and event.data().update_id == update_id
-                )
-                each = each.successor
-            return bool(found) or late.is_set() or self._blocked() is not None or not self._execution.state.is_open
-
-        await self._env._driver.until(answered)
-        if found:
-            return _told(found[0], update_id, as_type)
-        blocked = self._blocked()
-        if blocked is not None:
-            raise blocked
-        if not self._execution.state.is_open:
-            raise UpdateFailedError(
-                f"{execution.title} ended before it answered update {update_id}", failure_type="WorkflowEnded"
-            )
-        raise UpdateTimeoutError(
-            f"update {update_id} was admitted and is not answered: {self._env._why_open(self._execution)}",
-            update_id=update_id,
-        )
+        return EnvironmentUpdate(self._env, self.execution_id, data.update_id, result_type)
 
     async def cancel(self, reason: str = "") -> bool:
         """Ask the run to end; its code may clean up first. False when that was asked before."""
@@ -234,21 +222,62 @@ class EnvironmentHandle(Generic[R]):
         return execution
 
 
-def _encoded(args: tuple[Any, ...], what: str) -> bytes:
-    return payload.encode(args[0] if len(args) == 1 else (args or None), what=f"the arguments of {what}")
+class EnvironmentUpdate:
+    """An update that is in a run's history: await its answer."""
+
+    def __init__(self, env: WorkflowEnvironment, execution_id: UUID, update_id: str, result_type: Any) -> None:
+        self.execution_id = execution_id
+        self.update_id = update_id
+        self._env = env
+        self._result_type = result_type
+
+    async def result(self, timeout: timedelta | float | None = None) -> Any:
+        """The answer of the handler; time is skipped when nothing else can happen, `timeout` of it at most.
+
+        Raises UpdateRejectedError, UpdateFailedError and UpdateTimeoutError, and what blocks the run.
+        """
+        env, late = self._env, self._env._alarm(timeout)
+        await env._driver.until(lambda: self._answer() is not None or late.is_set() or self._is_over())
+        answer, execution = self._answer(), self._execution
+        if answer is not None:
+            return _told(answer, self.update_id, self._result_type)
+        blocked = env._trouble_of(execution)
+        if blocked is not None:
+            raise blocked
+        if not execution.state.is_open:
+            raise UpdateFailedError(
+                f"{execution.title} ended before it answered update {self.update_id}", failure_type="WorkflowEnded"
+            )
+        raise UpdateTimeoutError(
+            f"update {self.update_id} was admitted and is not answered: {env._why_open(execution)}",
+            update_id=self.update_id,
+        )
+
+    @property
+    def _execution(self) -> Execution:
+        found = self._env._world.current(self.execution_id)
+        assert found is not None
+        return found
+
+    def _is_over(self) -> bool:
+        return self._env._trouble_of(self._execution) is not None or not self._execution.state.is_open
+
+    def _answer(self) -> Any:
+        execution: Execution | None = self._env._world.executions[self.execution_id]
+        while execution is not None:
+            for event in execution.events:
+                if event.kind in _ANSWERS and (answer := event.data()).update_id == self.update_id:
+                    return answer
+            execution = execution.successor
+        return None
 
 
-def _told(answer: Any, update_id: str, as_type: Any) -> Any:
+def _told(answer: Any, update_id: str, result_type: Any) -> Any:
     if not isinstance(answer, UpdateFailed):
-        return payload.decode(bytes(answer.output), as_type)
+        return payload.decode(bytes(answer.output), result_type, what=f"the answer of {update_id}")
     kind, word = (UpdateRejectedError, "rejected") if answer.rejected else (UpdateFailedError, "failed")
     raise kind(
         f"update {update_id} {word}: {answer.failure.type}: {answer.failure.message}",
         update_id=update_id,
         failure_type=answer.failure.type,
     ) from exception_of(answer.failure)
-
-
-def update_id_of(namespace: UUID, text: str) -> UUID:
-    """An id that follows from a text."""
-    return uuid5(namespace, text)

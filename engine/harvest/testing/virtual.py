@@ -47,14 +47,17 @@ async def _virtual_sleep(delay: float, result: Any = None) -> Any:
 class _VirtualTimeout(asyncio.Timeout):  # type: ignore[misc]  # final for type checkers; there is no other way in
     """As asyncio.timeout's, whose alarm is virtual."""
 
-    def __init__(self, when: float | None, time: Time) -> None:
-        super().__init__(when)
+    def __init__(self, delay: float, time: Time) -> None:
+        super().__init__(asyncio.get_running_loop().time() + delay)
         self._time = time
+        self._delay: float | None = delay
 
     def reschedule(self, when: float | None) -> None:
         super().reschedule(None)
         if when is not None:
-            left = max(0.0, when - asyncio.get_running_loop().time())
+            left, self._delay = self._delay, None
+            if left is None:
+                left = max(0.0, when - asyncio.get_running_loop().time())
             self._when = when
             self._timeout_handler = self._time.later(left, self._on_timeout)  # type: ignore[attr-defined]
 
@@ -63,7 +66,7 @@ def _virtual_timeout(delay: float | None) -> asyncio.Timeout:
     time = _here()
     if time is None or delay is None:
         return _timeout(delay)
-    return _VirtualTimeout(asyncio.get_running_loop().time() + delay, time)
+    return _VirtualTimeout(delay, time)
 
 
 async def _virtual_wait_for(fut: Awaitable[T], timeout: float | None) -> T:

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct
 
 from harvest.definitions.registry import Registry
-from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import DecisionFailedError, HarvestError, NonDeterminismError
 from harvest.history.data import Failure, WorkflowStarted
 from harvest.history.deliveries import DeliveryKind
@@ -50,10 +49,11 @@ class World:
         self.executions: dict[UUID, Execution] = {}
         self.by_key: dict[UUID, list[Execution]] = {}
         self.children: dict[UUID, Child] = {}
+        self.troubled: list[Execution] = []
         self.activities = Activities(self, registry, mocks)
         self.deliveries = Deliveries(self)
         self.on_closed: list[Callable[[Execution], None]] = [self.deliveries.closed]
-        self.news = asyncio.Event()
+        self.listeners: list[asyncio.Event] = []
         self.changes = 0
         self.trouble: BaseException | None = None
         self._checks = checks
@@ -85,7 +85,9 @@ class World:
     def changed(self) -> None:
         """Something has happened in real time: whoever waits looks again."""
         self.changes += 1
-        self.news.set()
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener.set()
 
     # Runs
 
@@ -181,6 +183,7 @@ class World:
             bug = run.failure or _exception_of(run.main)
             error.__cause__ = bug if isinstance(bug, Exception) else None
         execution.blocked = error
+        self.troubled.append(execution)
         self.activities.forget(execution)
         self.changed()
 
@@ -282,6 +285,7 @@ class World:
             return
         verdict = verify(execution.document(), definition)
         if not verdict.is_clean:
+            self.troubled.append(execution)
             execution.disagreement = NonDeterminismError(
                 f"{execution.title} does not come to the same when it is replayed from its own history, so what it "
                 f"does follows from more than its history: {verdict.message}",
@@ -293,6 +297,3 @@ def _exception_of(task: asyncio.Task[Any] | None) -> BaseException | None:
     if task is None or not task.done() or task.cancelled():
         return None
     return task.exception()
-
-
-Definitions = dict[tuple[str, int], WorkflowDefinition[..., Any]]

@@ -88,15 +88,15 @@ class LocalRunner:
             async with asyncio.timeout(command.start_to_close):
                 output = await self._runner.value_of(attempt, command.definition)
         except TimeoutError as error:
-            return self._failed(failure_of(error), number)
+            return self._failed(command, failure_of(error), number)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             # SystemExit and KeyboardInterrupt of user code fail the activity, not the worker.
-            return self._failed(failure_of(error), number)
-        data = encode_data(LocalActivityCompleted(output=Raw(output), attempt=number))
+            return self._failed(command, failure_of(error), number)
+        data = encode_data(LocalActivityCompleted(Raw(output), number, command.name, command.digest))
         return (int(EventKind.LOCAL_ACTIVITY_COMPLETED), data), None
 
-    def _failed(self, failure: Failure, number: int) -> tuple[tuple[int, bytes], Failure]:
-        data = encode_data(LocalActivityFailed(failure=failure, attempt=number))
+    def _failed(self, command: RunLocal, failure: Failure, number: int) -> tuple[tuple[int, bytes], Failure]:
+        data = encode_data(LocalActivityFailed(failure, number, command.name, command.digest))
         return (int(EventKind.LOCAL_ACTIVITY_FAILED), data), failure

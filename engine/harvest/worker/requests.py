@@ -43,7 +43,7 @@ from harvest.worker.work import Work
 
 T = TypeVar("T")
 _log = logging.getLogger("harvest.worker")
-MOST_TAKEN: Final = 50
+MOST_TAKEN, MOST_SERVED = 50, 200
 # A run that is being decided comes to rest in milliseconds; one that does not in so long is replayed beside it.
 PATIENCE: Final = 0.5
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.02
@@ -99,6 +99,9 @@ class Requests:
     async def _take_until_stopped(self) -> None:
         delay = 0.1
         while not self._stopping:
+            if len(self._serving) >= MOST_SERVED:
+                await asyncio.wait(self._serving, return_when=asyncio.FIRST_COMPLETED)
+                continue
             self._wake.clear()
             try:
                 taken = await self._take()
@@ -179,10 +182,9 @@ class Requests:
         standing = await self._standing(execution_id)
         if standing is None or standing.state >= FIRST_CLOSED:
             return _refused(asked, _closed(execution_id, standing))
-        # A run that is blocked or paused is shown as its last decision left it: what blocks it, or kills its worker,
-        # must not run again for a question.
-        before = standing.decided_through + 1 if standing.stands_still else standing.next_event_id
-        events = await requests.history(self._store, execution_id, before)
+        # A run that is blocked, paused or struck is shown as its last decision left it: what blocks it, or kills its
+        # worker, must not run again for a question.
+        events = await requests.history(self._store, execution_id, standing.known_good + 1)
         if not events:
             begun = QueryFailedError(f"the code of execution {execution_id} has not begun", type="NotBegun")
             return _refused(asked, begun)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,9 @@ class HandlerCalls(ContextBase):
     ) -> None:
         """Have every update of that name answered by what `handler`, plain or async, returns or raises.
 
-        `validator` takes the same arguments, may only look, and refuses an update by raising. An update whose name has
-        no handler when the workflow comes to rest is refused.
+        `validator` takes the same arguments, may only look, and refuses an update by raising. It is called once, when
+        the update comes: a replay goes by what it said. An update whose name has no handler when the workflow comes to
+        rest is refused.
         """
         messages = self._run.messages
         self._run.check_may_act()
@@ -40,6 +42,8 @@ class HandlerCalls(ContextBase):
         signature = signature_of_handler(name, handler, "update")
         if validator is not None and not callable(validator):
             raise DefinitionError(f"the validator of update {name!r} must be a function")
+        if inspect.iscoroutinefunction(validator):
+            raise DefinitionError(f"the validator of update {name!r} must be a plain function: it may only look")
         messages.on_update(UpdateHandler(name, handler, signature, validator))
 
     def register_query_handler(self, name: str, handler: Callable[..., Any]) -> None:

@@ -38,19 +38,22 @@ class JoiningCalls(ActivityCalls, ChildCalls):
         if not branches:
             raise InvalidRequestError("race needs at least one branch")
         tasks = [asyncio.ensure_future(branch) for branch in branches]
+        ended: list[int] = []
+        for index, task in enumerate(tasks):
+            task.add_done_callback(lambda _, index=index: ended.append(index))  # type: ignore[misc]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            first = ended[0]
         finally:
-            ended = [index for index, task in enumerate(tasks) if task.done()]
             losers = [task for task in tasks if not task.done()]
             for task in losers:
                 task.cancel()
             if losers:
                 await asyncio.wait(losers)
-        for index in ended[1:]:
-            if not tasks[index].cancelled():
-                tasks[index].exception()
-        return Winner(ended[0], tasks[ended[0]].result())
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()
+        return Winner(first, tasks[first].result())
 
     async def fan_out(
         self,
@@ -63,10 +66,11 @@ class JoiningCalls(ActivityCalls, ChildCalls):
 
         The first failure cancels the rest and is raised.
         """
+        limited = _limited(items, at_once)
         results: list[Any] = []
         try:
             async with asyncio.TaskGroup() as group:
-                results = [group.create_task(self._one(what, item, limit)) for item, limit in _limited(items, at_once)]
+                results = [group.create_task(self._one(what, item, limit)) for item, limit in limited]
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return [task.result() for task in results]
@@ -77,18 +81,22 @@ class JoiningCalls(ActivityCalls, ChildCalls):
         items: Iterable[Any],
         *,
         at_once: int | None = None,
-    ) -> list[R | HarvestError]:
-        """As `fan_out`, but every item has its turn: where one failed, its error stands in place of its result."""
+    ) -> list[R | HarvestError | TimeoutError]:
+        """As `fan_out`, but every item has its turn: where one failed, its error stands in place of its result.
 
-        async def outcome(item: Any, limit: asyncio.Semaphore | None) -> R | HarvestError:
+        A child that ran into its deadline has a TimeoutError.
+        """
+
+        async def outcome(item: Any, limit: asyncio.Semaphore | None) -> R | HarvestError | TimeoutError:
             try:
                 result: R = await self._one(what, item, limit)
                 return result
-            except HarvestError as error:
+            except (HarvestError, TimeoutError) as error:
                 return error
 
+        limited = _limited(items, at_once)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(outcome(item, limit)) for item, limit in _limited(items, at_once)]
+            tasks = [group.create_task(outcome(item, limit)) for item, limit in limited]
         return [task.result() for task in tasks]
 
     async def _one(self, what: Any, item: Any, limit: asyncio.Semaphore | None) -> Any:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, overload
 
-from harvest.definitions.workflow import WorkflowDefinition
 from msgspec import Raw
 
+from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import InvalidRequestError, NonDeterminismError, PayloadDecodeError
 from harvest.history import payload
 from harvest.history.data import SideEffectRecorded
@@ -68,12 +68,12 @@ class VersioningCalls(ContextBase):
                 raise AbandonStep
             recorded = _effect_of(function, name)
         run.asked.ask(RecordSideEffect(seq, name, recorded))
-        if recorded.failure is not None:
-            raise exception_of(recorded.failure)
+        if (error := exception_of(recorded.failure)) is not None:
+            raise error
         try:
             return payload.decode(bytes(recorded.value), as_type, what=f"side effect {name!r}")
-        except PayloadDecodeError as error:
-            run.block(error)
+        except PayloadDecodeError as unfit:
+            run.block(unfit)
             raise AbandonStep from None
 
     def continue_as_new(self, *args: Any, workflow: WorkflowDefinition[..., Any] | None = None) -> NoReturn:
