@@ -8,6 +8,7 @@ in the fresh one those runs never had a task. Claims alternate between the two, 
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import sys
 import time
@@ -30,8 +31,13 @@ from tests.explaining import buffers, explained
 from tests.store.rows import a_worker
 
 BATCH: Final = 200
-SIZES: Final = (BATCH, 1)
+CLAIMS: Final = {"200": (BATCH, False), "1": (1, False), "look": (BATCH, True)}
+"""How many tasks, and whether it is a full look."""
 WARM_UP: Final = 5
+MORE_OF_ONE: Final = 5
+EXPLAINED: Final = 10
+AGE_SECONDS: Final = 1.2
+"""A mark lies a second behind the claim: what is as old as this lies before it."""
 QUEUES: Final = ["default"]
 FILL_SECONDS: Final = 300.0
 TABLES: Final = ("harvest_executions", "harvest_events", "harvest_workflow_tasks", "harvest_activity_tasks")
@@ -104,17 +110,17 @@ class Site:
         values += [["a"], int(EventKind.ACTIVITY_STARTED), "bench"]
         return buffers(await explained(self.connection, "activity", claims.CLAIM_ACTIVITIES, values))
 
-    async def sample(self, most: int, *, look: bool) -> tuple[float, float]:
-        """Milliseconds and pages of one claim; a full look if asked for. As many tasks come as go."""
+    async def sample(self, most: int, *, look: bool, explain: bool) -> tuple[float, float | None]:
+        """Milliseconds and, if asked for, pages of one claim. As many tasks come as go."""
         marks = self.no_marks() if look else self.marks
-        pages = await self.read(most, marks)
+        pages = float(await self.read(most, marks)) if explain else None
         began = time.perf_counter()
         if await self.claim(most, marks) != most:
             raise RuntimeError(f"a claim of {most} found fewer")
         seconds = time.perf_counter() - began
         await self.finish()
         await self.add(most)
-        return seconds * 1e3, float(pages)
+        return seconds * 1e3, pages
 
 
 @asynccontextmanager
@@ -142,7 +148,7 @@ async def _without_flushes(url: str) -> None:
 
 
 async def run(kind: str, urls: dict[str, str], gone: int, samples: int, sizes: list[int]) -> dict[str, Any]:
-    """Cost by pending tasks, site and claim: `200` and `1` tasks from marks, `look` for a full look of 200."""
+    """Cost by pending tasks, claim (see CLAIMS) and site."""
     costs: dict[str, Any] = {}
     async with AsyncExitStack() as stack:
         sites = {name: await stack.enter_async_context(opened(kind, url)) for name, url in urls.items()}
@@ -153,28 +159,25 @@ async def run(kind: str, urls: dict[str, str], gone: int, samples: int, sizes: l
             for site in sites.values():
                 await site.add(size - pending)
             pending = size
-            costs[str(size)] = await _costs(sites, samples)
+            await asyncio.sleep(AGE_SECONDS)
+            costs[str(size)] = {claim: await _cost(sites, samples, claim) for claim in CLAIMS}
     return costs
 
 
-async def _costs(sites: dict[str, Site], samples: int) -> dict[str, Any]:
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in sites}
-    for most, look in (*((most, False) for most in SIZES), (BATCH, True)):
-        for number in range(WARM_UP + samples):
-            for name, site in sites.items():
-                cost = await site.sample(most, look=look)
-                if number >= WARM_UP:
-                    found[name].setdefault("look" if look else str(most), []).append(cost)
-    return {
-        name: {
-            claim: {
-                "ms": statistics.median(ms for ms, _ in costs),
-                "pages": statistics.median(pages for _, pages in costs),
-            }
-            for claim, costs in claimed.items()
-        }
-        for name, claimed in found.items()
-    }
+async def _cost(sites: dict[str, Site], samples: int, claim: str) -> dict[str, Any]:
+    """Medians by site. The sites take turns, and turns at being the first."""
+    most, look = CLAIMS[claim]
+    times: dict[str, list[float]] = {name: [] for name in sites}
+    pages: dict[str, list[float]] = {name: [] for name in sites}
+    for number in range(WARM_UP + samples * (MORE_OF_ONE if most == 1 else 1)):
+        for name in sorted(sites, reverse=number % 2 == 0):
+            explain = WARM_UP <= number < WARM_UP + EXPLAINED
+            seconds, read = await sites[name].sample(most, look=look, explain=explain)
+            if number >= WARM_UP:
+                times[name].append(seconds)
+            if read is not None:
+                pages[name].append(read)
+    return {name: {"ms": statistics.median(times[name]), "pages": statistics.median(pages[name])} for name in sites}
 
 
 def main() -> None:

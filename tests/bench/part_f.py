@@ -26,7 +26,7 @@ def run(server: BenchServer, plan: Plan) -> Part:
         for url in urls.values():
             server.drop(url)
         figures += [
-            _figure(f"{kind} tasks, {int(pending):,} pending, {site}", cost[site])
+            _figure(f"{kind} tasks, {int(pending):,} pending, {site}", {claim: of[site] for claim, of in cost.items()})
             for pending, cost in costs.items()
             for site in SITES
         ]
@@ -45,7 +45,7 @@ def _bounds(kind: str, costs: dict[str, Any]) -> list[Bound]:
     """The worst ratio over all numbers of pending tasks."""
 
     def worst(claim: str, unit: str) -> float:
-        return max(cost["used"][claim][unit] / cost["fresh"][claim][unit] for cost in costs.values())
+        return max(cost[claim]["used"][unit] / cost[claim]["fresh"][unit] for cost in costs.values())
 
     bounds = []
     for claim, name in (("200", "200"), ("1", "one")):

@@ -43,6 +43,7 @@ class Case(Struct):
     workflow_name: str
     events: list[tuple[int, int, int, str, str]]
     decided_through: int
+    fingerprint: int
 
 
 def drawn(seed: int) -> program.Block:
@@ -169,13 +170,13 @@ def signals_come_once_and_in_order(trace: Trace) -> None:
         assert numbers == sorted(set(numbers)), f"signals {name} came as {numbers}"
 
 
-def cases_of(first: Recording) -> Iterator[Case]:
-    """The whole histories of a recording and its successors, for another process."""
+def cases_of(seed: int, first: Recording) -> Iterator[Case]:
+    """The whole histories of a recording and its successors, and what they come to here, for another process."""
     for recording in first.chain:
         rows = [(e.event_id, e.kind, e.seq, e.at.isoformat(), e.payload.decode()) for e in recording.events]
-        identity = recording.identity
-        through = recording.decisions[-1].after
-        yield Case(recording.seed, identity.execution_id, identity.workflow_name, rows, through)
+        identity, through = recording.identity, recording.decisions[-1].after
+        found = fingerprint_of(identity.workflow_name, identity, recording.events, through)
+        yield Case(seed, identity.execution_id, identity.workflow_name, rows, through, found)
 
 
 def fingerprint(run: Run, trace: Trace) -> int:
@@ -190,13 +191,6 @@ def fingerprint_of(name: str, identity: Identity, events: list[Event], decided_t
     found = fingerprint(run, trace)
     run.release()
     return found
-
-
-def fingerprints_here(first: Recording) -> list[int]:
-    """One for each run of the chain."""
-    return [
-        fingerprint_of(each.workflow.name, each.identity, each.events, each.decisions[-1].after) for each in first.chain
-    ]
 
 
 def shrink(seed: int, fails: Callable[[program.Block], bool]) -> program.Block:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from harvest.history.kinds import COMMANDS, RESOLVING, EventKind
+from tests import pythons
 from tests.replay import differential
-from tests.replay.oracle import Recording
+from tests.replay.batch import Batch
 from tests.scale import scale
 
 FIRST_SEED = int(os.environ.get("HARVEST_SEED", "1"))
 PROGRAMS = scale(2_000, 100_000)
-ROOT = Path(__file__).parent.parent.parent
+BATCH = scale(250, 1_000)
+HASH_SEED = 4242
+PROCESSES = os.cpu_count() or 1
 
 
-def _explained(seed: int, error: Exception) -> str:
+def _explained(seed: int, error: str) -> str:
     def fails(block: differential.program.Block) -> bool:
         try:
             differential.check(seed, block)
@@ -32,53 +38,83 @@ def _explained(seed: int, error: Exception) -> str:
     return f"seed {seed} (HARVEST_SEED={seed} begins there): {error}\nthe smallest program that fails: {smallest}"
 
 
-def _cold_elsewhere(recordings: list[Recording], folder: Path) -> list[int]:
-    """What each recording comes to in a process with another hash seed."""
-    file = folder / "cases.json"
-    file.write_bytes(msgspec.json.encode([differential.case_of(recording) for recording in recordings]))
-    told = subprocess.run(
-        [sys.executable, "-m", "tests.replay.cold_side", str(file)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "4242"},
+def _told(python: Path | str, module: str, *arguments: str) -> str:
+    """What a module prints in a process of its own, with another hash seed."""
+    done = subprocess.run(
+        [str(python), "-m", module, *arguments],
+        cwd=pythons.ROOT,
+        env=pythons.environment_of(HASH_SEED if module.endswith("cold_side") else 0),
         stdout=subprocess.PIPE,
         text=True,
-        timeout=600,
+        timeout=3_600,
         check=True,
     )
-    return [int(line) for line in told.stdout.split()]
+    return done.stdout
+
+
+def _checked(first: int, count: int, folder: Path) -> Batch:
+    file = str(folder / f"{first}.json")
+    return msgspec.json.decode(_told(sys.executable, "tests.replay.batch", str(first), str(count), file), type=Batch)
+
+
+def _replayed(python: Path | str, file: Path) -> int:
+    *differs, replayed = _told(python, "tests.replay.cold_side", str(file)).splitlines()
+    assert not differs, f"{python} with another hash seed decides differently: {differs[:3]}"
+    return int(replayed)
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Batch], Path]:
+    """All programs, checked warm against cold; their histories are left in a folder."""
+    folder = tmp_path_factory.mktemp("cases")
+    firsts = range(FIRST_SEED, FIRST_SEED + PROGRAMS, BATCH)
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        done = list(threads.map(lambda f: _checked(f, min(BATCH, FIRST_SEED + PROGRAMS - f), folder), firsts))
+    return done, folder
 
 
 @pytest.mark.prove_main_job
-@pytest.mark.timeout(7200)
-def test_warm_equals_cold(tmp_path: Path, proof: Callable[..., None]) -> None:
-    decisions = replays = events = 0
-    batch: list[tuple[int, Recording]] = []
-    for seed in range(FIRST_SEED, FIRST_SEED + PROGRAMS):
-        try:
-            recording = differential.check(seed)
-        except Exception as error:
-            pytest.fail(_explained(seed, error))
-        decisions += len(recording.decisions)
-        events += len(recording.events)
-        replays += len(recording.states) + len(recording.decisions)
-        batch.append((seed, recording))
-        if len(batch) == 2_000 or seed == FIRST_SEED + PROGRAMS - 1:
-            told = _cold_elsewhere([one for _, one in batch], tmp_path)
-            for (number, one), elsewhere in zip(batch, told, strict=True):
-                here = differential.fingerprint_here(one)
-                assert elsewhere == here, f"seed {number}: another process with another hash seed decides differently"
-            batch.clear()
+@pytest.mark.timeout(14_400)
+def test_warm_equals_cold(batches: tuple[list[Batch], Path], proof: Callable[..., None]) -> None:
+    done, _ = batches
+    failed = {seed: error for batch in done for seed, error in batch.failed.items()}
+    if failed:
+        pytest.fail(_explained(*min(failed.items())))
+    decisions, events = sum(batch.decisions for batch in done), sum(batch.events for batch in done)
     # A generator that draws nothing of interest would prove nothing.
     assert events > 15 * PROGRAMS
     assert decisions > 3 * PROGRAMS
+    kinds = sum((Counter(batch.kinds) for batch in done), Counter[int]())
+    assert set(kinds) >= {int(kind) for kind in COMMANDS | RESOLVING} | {int(EventKind.WORKFLOW_CONTINUED_AS_NEW)}
     proof(
         "programs, warm equal to cold",
         first_seed=FIRST_SEED,
         programs=PROGRAMS,
+        runs=sum(batch.runs for batch in done),
         decisions=decisions,
         events=events,
-        replays=replays,
+        replays=sum(batch.replays for batch in done),
+        queries_compared=sum(batch.answers for batch in done),
     )
+
+
+@pytest.mark.prove_main_job
+@pytest.mark.timeout(14_400)
+@pytest.mark.parametrize("version", [f"{sys.version_info[0]}.{sys.version_info[1]}", *pythons.others()])
+def test_cold_elsewhere_equals_cold_here(
+    version: str, batches: tuple[list[Batch], Path], proof: Callable[..., None]
+) -> None:
+    """In another process, with another hash seed, by every Python that is installed."""
+    python: Path | str = sys.executable
+    if version in pythons.others():
+        try:
+            python = pythons.python_of(version)
+        except pythons.UnavailableError as error:
+            pytest.skip(str(error))
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        replayed = sum(threads.map(lambda file: _replayed(python, file), batches[1].iterdir()))
+    assert replayed >= PROGRAMS
+    proof("histories, cold in another process equal to cold here", python=version, histories=replayed)
 
 
 def test_the_programs_use_every_statement() -> None:

@@ -14,7 +14,10 @@ from harvest.errors import (
     ExecutionClosedError,
     ExecutionExistsError,
     NonDeterminismError,
+    PayloadDecodeError,
+    PayloadError,
     ResultTimeoutError,
+    WorkflowBugError,
     WorkflowNotRegisteredError,
 )
 from harvest.history.kinds import EventKind
@@ -121,7 +124,7 @@ async def test_what_after_raises_is_raised_to_who_waits() -> None:
     async with WorkflowEnvironment(app) as env:
         handle = await env.start(order_flow, Order("visa"))
         env.after(1, lambda: handle.signal("approved", float("nan")))
-        with pytest.raises(Exception, match="NaN"):
+        with pytest.raises(PayloadError, match="NaN"):
             await handle.result()
 
 
@@ -265,24 +268,28 @@ async def test_an_open_run_is_checked_at_the_end() -> None:
         await ctx.sleep(len(calls))
         await ctx.wait_for_signal("never")
 
+    env = WorkflowEnvironment(mine)
+    await env.__aenter__()
+    await env.start(counts)
     with pytest.raises(NonDeterminismError, match="timer of 1 s"):
-        async with WorkflowEnvironment(mine) as env:
-            await env.start(counts)
+        await env.__aexit__(None, None, None)
 
 
 async def test_a_signal_that_does_not_fit_blocks_the_run_and_is_raised_at_once() -> None:
     async with WorkflowEnvironment(app) as env:
         handle = await env.start(waits)
         await handle.signal("go", {"not": "text"})
-        with pytest.raises(Exception, match="signal 'go' does not fit"):
+        with pytest.raises(PayloadDecodeError, match="signal 'go' does not fit"):
             await handle.result()
 
 
 async def test_a_block_that_nobody_saw_is_raised_at_the_end() -> None:
-    with pytest.raises(Exception, match="signal 'go' does not fit"):
-        async with WorkflowEnvironment(app) as env:
-            handle = await env.start(waits)
-            await handle.signal("go", 3)
+    env = WorkflowEnvironment(app)
+    await env.__aenter__()
+    handle = await env.start(waits)
+    await handle.signal("go", 3)
+    with pytest.raises(PayloadDecodeError, match="signal 'go' does not fit"):
+        await env.__aexit__(None, None, None)
 
 
 async def test_a_bug_blocks_and_is_the_cause() -> None:
@@ -294,7 +301,7 @@ async def test_a_bug_blocks_and_is_the_cause() -> None:
 
     async with WorkflowEnvironment(mine) as env:
         handle = await env.start(buggy)
-        with pytest.raises(Exception, match="blocks on such errors") as caught:
+        with pytest.raises(WorkflowBugError, match="blocks on such errors") as caught:
             await handle.result()
         assert isinstance(caught.value.__cause__, KeyError)
 

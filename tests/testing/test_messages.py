@@ -91,7 +91,7 @@ async def test_time_is_skipped_for_an_update_and_an_answer_is_awaited_later() ->
         assert env.now() == START + timedelta(hours=1)
         with pytest.raises(UpdateTimeoutError):
             await handle.update("add", "rare", timeout=60)
-        with pytest.raises(UpdateTimeoutError, match="waits for .*signal 'arrived'"):
+        with pytest.raises(UpdateTimeoutError, match=r"waits for .*signal 'arrived'"):
             await handle.update("add", "awaited")
 
 

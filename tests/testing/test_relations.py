@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harvest import Harvest, Retry, WorkflowContext, WorkflowFailedError
-from harvest.errors import ChildWorkflowError, ExternalWorkflowError, ResultTimeoutError
+from harvest.errors import ChildWorkflowError, ExternalWorkflowError, ResultTimeoutError, WorkflowBugError
 from harvest.testing import WorkflowEnvironment, failing, never
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -101,7 +101,7 @@ async def test_a_blocked_child_is_raised_where_its_parent_is_awaited() -> None:
 
     async with WorkflowEnvironment(mine) as env:
         handle = await env.start(above)
-        with pytest.raises(Exception, match="raised ZeroDivisionError"):
+        with pytest.raises(WorkflowBugError, match="raised ZeroDivisionError"):
             await handle.result()
 
 
@@ -192,7 +192,7 @@ async def counter(ctx: WorkflowContext, upto: int, at: int = 0) -> int:
     at += await ctx.wait_for_signal("add", int)
     if at >= upto:
         return at
-    ctx.continue_as_new(upto, at)
+    return ctx.continue_as_new(upto, at)
 
 
 async def test_a_handle_follows_a_chain_and_no_signal_is_lost() -> None:

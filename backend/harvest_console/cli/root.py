@@ -17,6 +17,7 @@ VERBS = {
     ),
     "worker": ("harvest_console.cli.worker:worker", "Run a worker with the workflows of an app."),
     "lint": ("harvest_console.cli.lint:lint", "Look for what workflow code must not do, without running it."),
+    "replay": ("harvest_console.cli.replay:replay", "Replay exported histories with the code of an app."),
     "migrate": ("harvest_console.cli.migrate:migrate", "Bring the databases to this release's schema, or show theirs."),
     "workflow": ("harvest_console.cli.verbs:workflow", "Start, list, look at, signal, query and end workflows."),
     "history": ("harvest_console.cli.reading:history", "Take histories out of the databases."),

@@ -31,8 +31,8 @@ class Parameter(msgspec.Struct, frozen=True):
 class Signature:
     """Encodes and decodes the arguments and the result of one function.
 
-    With `takes_one`, where others have defaults, a value that is no array is the first of several arguments, and null is
-    none: whoever sends to a handler does not know its signature.
+    With `takes_one`, a value that is no array is the first of several arguments, and null is none, where the others
+    have defaults: whoever sends to a handler does not know its signature.
     """
 
     def __init__(self, parameters: Sequence[Parameter], result: Any, *, what: str, takes_one: bool = False) -> None:

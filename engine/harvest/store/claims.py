@@ -216,24 +216,23 @@ taken as (
            )
       from numbered n
      where a.execution_id = n.execution_id and a.seq = n.seq
- returning a.execution_id, a.seq, a.attempt, a.scheduled_event_id, a.last_failure, a.strikes
+ returning a.execution_id, a.seq, a.attempt, a.scheduled_event_id, a.last_failure, a.strikes, n.workflow_name,
+           n.workflow_id, n.partition, n.next_event_id + n.nth - 1 as event_id
 ),
 started as (
     insert into harvest_events (execution_id, event_id, kind, seq, payload)
-    select n.execution_id, n.next_event_id + n.nth - 1, {kind}, n.seq,
+    select t.execution_id, t.event_id, {kind}, t.seq,
            convert_to(
                '{{"attempt":' || t.attempt || ',"worker":' || to_json({worker}::text)
                || coalesce(',"last_failure":' || convert_from(t.last_failure, 'UTF8'), '') || '}}', 'UTF8')
-      from numbered n
-      join taken t on t.execution_id = n.execution_id and t.seq = n.seq
-      join advanced x on x.execution_id = n.execution_id
+      from taken t
+      join advanced x on x.execution_id = t.execution_id
 )
-select now() as asked_at, p.queue, p.priority, p.sort_at, t.execution_id, t.seq, t.attempt, t.strikes, n.workflow_name,
-       n.workflow_id, n.partition, s.payload as scheduled, h.details as last_details
+select now() as asked_at, p.queue, p.priority, p.sort_at, t.execution_id, t.seq, t.attempt, t.strikes, t.workflow_name,
+       t.workflow_id, t.partition, s.payload as scheduled, h.details as last_details
   from (select) always
   left join picked p on true
   left join taken t on t.execution_id = p.execution_id and t.seq = p.seq
-  left join numbered n on n.execution_id = t.execution_id and n.seq = t.seq
   left join lateral (
     select * from harvest_events s where s.execution_id = t.execution_id and s.event_id = t.scheduled_event_id limit 1
   ) s on true

@@ -45,7 +45,9 @@ def groups_statement(wanted: ExecutionFilter, by: Sequence[str], cap: int) -> Co
 
 def names_groups_statement(wanted: ExecutionFilter, by: Sequence[str], names: Sequence[str], cap: int) -> Composed:
     """Groups of each of the types, the newest `cap` rows of each."""
-    types: Any = func.unnest(literal(list(names), ARRAY(Text))).table_valued(column("name", Text)).render_derived(name="types")
+    types: Any = (
+        func.unnest(literal(list(names), ARRAY(Text))).table_valued(column("name", Text)).render_derived(name="types")
+    )
     walk = (
         select(EXECUTIONS.c.state, EXECUTIONS.c.workflow_name)
         .where(EXECUTIONS.c.workflow_name == types.c.name, *bounds_of(wanted))
