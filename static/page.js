@@ -60,13 +60,14 @@ document.addEventListener("keydown", event => {
   }
 });
 
-// A folded payload holds a link to its own page; unfolding it reads the same address as a fragment.
+// Folded payloads are links to their own pages; unfolding them reads the same addresses as fragments.
 document.addEventListener("toggle", event => {
-  const link = event.target.open && event.target.querySelector("a[data-fragment]");
-  if (!link) return;
+  if (!event.target.open) return;
   const {base} = root.dataset;
-  const address = `${base}/_f${link.pathname.slice(base.length)}`;
-  htmx.ajax("GET", address, {source: link, target: link.parentElement, swap: "innerHTML"});
+  for (const link of event.target.querySelectorAll("a[data-fragment]")) {
+    const address = `${base}/_f${link.pathname.slice(base.length)}`;
+    htmx.ajax("GET", address, {source: link, target: link.parentElement, swap: "innerHTML"});
+  }
 }, true);
 
 function reveal() {
@@ -81,5 +82,5 @@ function reveal() {
 }
 reveal();
 document.addEventListener("htmx:after:swap", reveal);
-document.querySelector("[role=alert][tabindex]")?.focus();
+document.querySelector("[role=alert][tabindex], [data-focus]")?.focus();
 tick();

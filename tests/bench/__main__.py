@@ -1,4 +1,4 @@
-"""`python -m tests.bench [a|b|c|d|all] [--quick]`: run, print, keep, and exit 1 when a bound fails."""
+"""`python -m tests.bench [a|b|c|d|e|f|g|h|all] [--quick]`: run, print, keep, and exit 1 when a bound fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import part_a, part_b, part_c, part_d, part_f, part_g
+from tests.bench import part_a, part_b, part_c, part_d, part_e, part_f, part_g, part_h
 from tests.bench.figures import Part, Report, render
 from tests.bench.plan import FULL, QUICK, Plan
 from tests.bench.server import BenchServer
@@ -23,8 +23,10 @@ PARTS: Final = {
     "b": part_b.run,
     "c": part_c.run,
     "d": part_d.run,
+    "e": part_e.run,
     "f": part_f.run,
     "g": part_g.run,
+    "h": part_h.run,
 }
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 PROOF: Final = Path(__file__).parents[2] / "docs" / "proof"

@@ -6,6 +6,8 @@
     python -m tests.bench.engine_side decisions URL ROUNDS COLD_ROUNDS EVENTS...
     python -m tests.bench.engine_side memory    URL RUNS EVENTS
     python -m tests.bench.engine_side starts    URL PARKED NEW
+    python -m tests.bench.engine_side replays   URL ROUNDS ACTIVITIES...
+    python -m tests.bench.engine_side soak      URL SECONDS SLICES
     python -m tests.bench.engine_side joins     URL COUNT (or races, families, updated)
 
 Each makes the schema where it is missing and prints one line of JSON.
@@ -27,7 +29,9 @@ from tests.bench.engine_app import stamps
 from tests.bench.engine_bench import encode, running_engine, stopped_engine, until
 from tests.bench.engine_decisions import decisions
 from tests.bench.engine_parked import memory, starts
+from tests.bench.engine_replay import replays
 from tests.bench.engine_shapes import families, joins, races, updated
+from tests.bench.engine_soak import soak
 from tests.bench.engine_tables import add_closed_runs, reported, shape_of, table_statistics, wrong_runs
 from tests.bench.payload import TEXT
 
@@ -87,6 +91,8 @@ CASES: Final[dict[str, Callable[..., Awaitable[dict[str, Any]]]]] = {
     "decisions": decisions,
     "memory": memory,
     "starts": starts,
+    "replays": replays,
+    "soak": soak,
     "joins": joins,
     "races": races,
     "families": families,

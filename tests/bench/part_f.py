@@ -45,7 +45,8 @@ def _bounds(kind: str, costs: dict[str, Any]) -> list[Bound]:
     """The worst ratio over all numbers of pending tasks."""
 
     def worst(claim: str, unit: str) -> float:
-        return max(cost[claim]["used"][unit] / cost[claim]["fresh"][unit] for cost in costs.values())
+        ratios: list[float] = [cost[claim]["used"][unit] / cost[claim]["fresh"][unit] for cost in costs.values()]
+        return max(ratios)
 
     bounds = []
     for claim, name in (("200", "200"), ("1", "one")):

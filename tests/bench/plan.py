@@ -21,7 +21,11 @@ class Plan(msgspec.Struct, frozen=True):
     parked: int = 20_000
     new: int = 2_000
     shaped: int = 500
+    replays: int = 20
+    replayed: tuple[int, ...] = (100, 1_000)
     claimed: int = 100_000
+    soak_seconds: int = 600
+    soak_slices: int = 10
     claim_samples: int = 40
     pending: tuple[int, ...] = (1_000, 10_000, 100_000)
 
@@ -38,7 +42,10 @@ QUICK = Plan(
     parked=4_000,
     new=500,
     shaped=60,
+    replays=5,
     claimed=5_000,
+    soak_seconds=12,
+    soak_slices=4,
     claim_samples=10,
     pending=(1_000, 5_000),
 )

@@ -21,10 +21,15 @@ class SideFailed(Exception):
 
 def dbos_python() -> str:
     """The interpreter that has dbos; raises SideFailed when there is none, saying how to make one."""
+    return bench_python("dbos 3.4")
+
+
+def bench_python(package: str) -> str:
+    """The interpreter that has what we are compared with; raises SideFailed when there is none."""
     chosen = Path(os.environ.get(DBOS_PYTHON_VARIABLE) or ROOT / ".venv-bench" / "bin" / "python")
     if not chosen.exists():
         raise SideFailed(
-            f"{chosen} does not exist: `make bench` makes it; {DBOS_PYTHON_VARIABLE} may name another one with dbos 3.4"
+            f"{chosen} does not exist: `make bench` makes it; {DBOS_PYTHON_VARIABLE} may name another with {package}"
         )
     return str(chosen)
 

@@ -50,7 +50,7 @@ def settings(urls: dict[int, str], **more: Any) -> Settings:
 class Client:
     """Requests to the console, redirects not followed."""
 
-    def __init__(self, inner: AsyncTestClient[Litestar]) -> None:
+    def __init__(self, inner: AsyncTestClient[Litestar] | httpx.AsyncClient) -> None:
         self.inner = inner
 
     async def __call__(self, method: str, path: str, **more: Any) -> httpx.Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -15,7 +15,8 @@ from harvest.history.ids import mint_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.payload import PAYLOAD_BYTES
 from harvest.shards import Shards
-from tests.console.conftest import Client
+from tests.console.conftest import BEARER, Client, settings
+from tests.console.serving import served
 from tests.console.test_openapi import validator
 from tests.operations.population import register
 from tests.operations.rotating import events_of, worker_on
@@ -33,18 +34,32 @@ async def begin(console: Client, workflow_id: str = "a/b") -> str:
     return found
 
 
-def admitted(shards: Shards, run: str) -> Callable[[], Awaitable[bool]]:
+def admitted(shards: Shards, run: str, beyond: int = 1) -> Callable[[], Awaitable[bool]]:
+    """Whether the run has more events than so many, and the last of them is an update."""
+
     async def look() -> bool:
-        return (await events_of(shards, UUID(run)))[-1][0] is EventKind.UPDATE_ADMITTED
+        events = await events_of(shards, UUID(run))
+        return len(events) > beyond and events[-1][0] is EventKind.UPDATE_ADMITTED
 
     return look
 
 
-async def answered(console: Client, shards: Shards, path: str, output: bytes, **more: Any) -> httpx.Response:
+@pytest.fixture
+async def live(urls: dict[int, str], shards: Shards) -> AsyncIterator[Client]:
+    """A console on a socket: a request to it may wait while the test goes on."""
+    async with (
+        served(settings(urls)) as address,
+        httpx.AsyncClient(base_url=address, timeout=60) as inner,
+    ):
+        yield Client(inner)
+
+
+async def answered(live: Client, shards: Shards, path: str, output: bytes, **more: Any) -> httpx.Response:
     """Send an update, and have the run answer it."""
-    run = (await console.api("GET", KEY)).json()["execution_id"]
-    sending = asyncio.create_task(console.api("POST", path, **more))
-    await eventually(admitted(shards, run))
+    run = (await live.api("GET", KEY)).json()["execution_id"]
+    before = len(await events_of(shards, UUID(run)))
+    sending = asyncio.create_task(live.api("POST", path, **more))
+    await eventually(admitted(shards, run, before))
     events = await events_of(shards, UUID(run))
     worker = await worker_on(shards, shards.store_of(UUID(run)).shard_id)
     update_id = events[-1][1]["update_id"]
@@ -52,18 +67,18 @@ async def answered(console: Client, shards: Shards, path: str, output: bytes, **
     return await sending
 
 
-async def test_an_update_is_sent_answered_and_its_result_asked_for(console: Client, shards: Shards) -> None:
-    run = await begin(console)
+async def test_an_update_is_sent_answered_and_its_result_asked_for(live: Client, shards: Shards) -> None:
+    run = await begin(live)
     for path in (f"/workflows/{run}/update/set", f"{KEY}/update/set"):
-        done = await answered(console, shards, path, BIG, content=b'{"input": ' + BIG + b"}")
+        done = await answered(live, shards, path, BIG, content=b'{"input": ' + BIG + b"}")
         assert (done.status_code, done.headers[HEADER]) == (200, run)
         body = done.json()
         assert set(body) == {"ok", "execution_id", "update_id", "stage", "result", "deduplicated"}
         assert BIG in done.content
         for of in (f"/workflows/{run}", KEY):
-            result = await console.api("GET", f"{of}/update/{body['update_id']}/result")
+            result = await live.api("GET", f"{of}/update/{body['update_id']}/result")
             assert (result.status_code, result.json()["stage"], BIG in result.content) == (200, "completed", True)
-    history = await console.api("GET", f"/workflows/{run}/history")
+    history = await live.api("GET", f"/workflows/{run}/history")
     assert history.content.count(b'"input":' + BIG) == 2
 
 
@@ -94,18 +109,12 @@ async def test_a_refused_update_is_422_and_a_failed_one_409(
     assert problem.headers["content-type"] == "application/problem+json"
 
 
-async def test_a_large_answer_is_a_reference_to_its_event(console: Client, shards: Shards) -> None:
-    await begin(console)
+async def test_a_large_answer_is_a_reference_to_its_event(live: Client, shards: Shards) -> None:
+    await begin(live)
     large = b'"' + b"x" * 100_000 + b'"'
-    done = await answered(console, shards, f"{KEY}/update/set", large)
+    done = await answered(live, shards, f"{KEY}/update/set", large)
     href = done.json()["result"]["href"]
-    assert large in (await console("GET", href, headers={"authorization": console_token()})).content
-
-
-def console_token() -> str:
-    from tests.console.conftest import BEARER
-
-    return BEARER["authorization"]
+    assert large in (await live("GET", href, headers=BEARER)).content
 
 
 async def test_pause_and_resume_by_id_and_by_key(console: Client) -> None:
@@ -171,16 +180,16 @@ async def test_a_signal_with_start_answers_201_then_200(console: Client) -> None
     assert (refused.status_code, refused.json()["existing_state"]) == (409, "RUNNING")
 
 
-async def test_an_update_with_start_waits_or_not(console: Client, shards: Shards) -> None:
+async def test_an_update_with_start_waits_or_not(live: Client, shards: Shards) -> None:
     path, body = "/workflows/any_flow/update-with-start", {"workflow_id": "a/b", "update_name": "set"}
-    sent = await console.api("POST", path, json=body | {"wait_for_stage": "admitted"})
+    sent = await live.api("POST", path, json=body | {"wait_for_stage": "admitted"})
     assert (sent.status_code, sent.json()["stage"], sent.json()["started_fresh"]) == (201, "admitted", True)
-    done = await answered(console, shards, path, b"7", json=body | {"update_args": [1]})
+    done = await answered(live, shards, path, b"7", json=body | {"update_args": [1]})
     assert (done.status_code, done.json()["result"], done.json()["started_fresh"]) == (200, 7, False)
-    late = await console.api("POST", path, json=body | {"timeout_secs": 0.05})
+    late = await live.api("POST", path, json=body | {"timeout_secs": 0.05})
     assert (late.status_code, late.json()["execution_id"]) == (504, done.json()["execution_id"])
-    await console.api("POST", f"{KEY}/pause")
-    paused = await console.api("POST", path, json=body)
+    await live.api("POST", f"{KEY}/pause")
+    paused = await live.api("POST", path, json=body)
     assert (paused.status_code, paused.json()["slug"]) == (409, "execution_paused")
 
 

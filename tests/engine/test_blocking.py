@@ -107,6 +107,7 @@ async def test_changed_code_blocks_the_run_until_fixed_code_comes(new_database: 
         assert first.code == "non_determinism"
         assert "activity 'a' (number 1)" in first.message
         assert "activity 'b' (number 1)" in first.message
+        assert f", at {__file__}:" in first.message
         assert timedelta(seconds=0) < first.next_try_at - first.since < timedelta(seconds=2.5)
         second = await blocked(shards, run, at_least=2)
         assert second.since == first.since

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from datetime import timedelta
 from pathlib import Path
 
-from harvest import Harvest, Retry, WorkflowContext
+from harvest import ActivityContext, Harvest, Retry, WorkflowContext
 
 app = Harvest()
 SOON = Retry(max_attempts=10, initial_interval=timedelta(milliseconds=20))
@@ -41,6 +42,80 @@ async def kill_worker(path: str) -> None:
     with open(path, "a") as file:
         file.write(f"{os.getpid()}\n")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.activity
+async def note_in(path: str, word: str) -> None:
+    """Writes a line, so that whoever looks sees how often it ran."""
+    with open(path, "a") as file:
+        file.write(f"{word}\n")
+
+
+@app.activity(retry=Retry(max_attempts=1))
+async def takes(ctx: ActivityContext, path: str, seconds: float) -> int:
+    """Takes so long, and beats where it was given a heartbeat timeout; returns its attempt."""
+    await note_in(path, f"attempt {ctx.attempt}")
+    for n in range(int(seconds / 0.05)):
+        ctx.heartbeat(n)
+        await asyncio.sleep(0.05)
+    return ctx.attempt
+
+
+@app.activity(retry=Retry(max_attempts=1))
+def spins_in_a_thread(seconds: float) -> None:
+    """Keeps a processor, and this process's interpreter, busy for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@app.activity
+async def kill_when_told(path: str) -> None:
+    """Notes its process, and takes it down once a file is there."""
+    await note_in(path, str(os.getpid()))
+    while not Path(f"{path}.go").exists():
+        await asyncio.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.workflow
+async def takes_long(ctx: WorkflowContext, path: str, seconds: float, heartbeat: float | None) -> int:
+    limit = None if heartbeat is None else timedelta(seconds=heartbeat)
+    return await ctx.execute_activity(takes.with_options(heartbeat_timeout=limit), path, seconds)
+
+
+@app.workflow
+async def keeps_busy(ctx: WorkflowContext, seconds: float) -> None:
+    await ctx.execute_activity(spins_in_a_thread, seconds)
+
+
+@app.workflow
+async def waits_for_file(ctx: WorkflowContext, path: str) -> int:
+    return await ctx.execute_activity(wait_for_file, path)
+
+
+@app.workflow
+async def compensates(ctx: WorkflowContext, path: str) -> None:
+    """Undoes what it did once it is cancelled, and stops for a word in between."""
+    try:
+        await ctx.execute_activity(note_in, path, "reserve")
+        await ctx.wait_for_signal("never")
+    except asyncio.CancelledError:
+        await ctx.execute_activity(note_in, path, "release")
+        await ctx.wait_for_signal("go on")
+        await ctx.execute_activity(note_in, path, "told")
+        raise
+
+
+@app.workflow
+async def sleeps_for(ctx: WorkflowContext, seconds: float) -> str:
+    await ctx.sleep(seconds)
+    return "awake"
+
+
+@app.workflow
+async def killed_when_told(ctx: WorkflowContext, path: str) -> None:
+    await ctx.execute_activity(kill_when_told, path)
 
 
 @app.workflow

@@ -124,8 +124,8 @@ def answer_of(run: Run) -> str:
     """What the program says of itself."""
     try:
         return run.query("look", b"null").decode()
-    except QueryNotFoundError:
-        return "none"
+    except (QueryNotFoundError, QueryFailedError) as error:
+        return error.message
 
 
 def _refusal_of(run: Run, act: int) -> str:

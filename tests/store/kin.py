@@ -142,11 +142,11 @@ async def told(store: Store, run: UUID, *kinds: EventKind) -> list[tuple[EventKi
     rows = await store.scan.fetch(
         "select kind, seq, payload from harvest_events where execution_id = $1 and event_id > 1 order by event_id", run
     )
-    found = [
-        (EventKind(row["kind"]), row["seq"], msgspec.json.decode(row["payload"], type=DATA_OF[EventKind(row["kind"])]))
+    return [
+        (kind, row["seq"], msgspec.json.decode(row["payload"], type=DATA_OF[kind]))
         for row in rows
+        if (kind := EventKind(row["kind"])) in kinds or not kinds
     ]
-    return [each for each in found if not kinds or each[0] in kinds]
 
 
 async def rows_of(store: Store, table: str, columns: str = "*", order: str = "1") -> list[dict[str, Any]]:

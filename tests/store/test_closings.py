@@ -140,6 +140,48 @@ async def test_a_decision_that_commits_while_an_end_waits_leaves_nothing_behind(
     assert await state_of(store, run) == State.TERMINATED
 
 
+async def test_what_moves_between_the_look_and_the_lock_is_left_to_the_next_scan(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan that has its snapshot, and no lock yet, would not see what a decision commits in that moment."""
+    run, child = await a_run(store, None, state=2), UUID(int=61)
+    await store.scan.write("update harvest_executions set deadline_at = clock_timestamp()")
+    first, lock = "with n as materialized (", "where execution_id = any($1) and closed_at is null"
+    assert closings._END_MANY.count(first) == closings._END_MANY.count(lock) == 1
+    gate = "with gate as materialized (select pg_advisory_xact_lock_shared(4712)), n as materialized ("
+    gated = closings._END_MANY.replace(first, gate).replace(
+        lock, f"where (select count(*) from gate) = 1 and {lock[6:]}"
+    )
+    other: Any = await asyncpg.connect(store.url)
+    try:
+        await other.execute("select pg_advisory_lock(4712)")
+        with monkeypatch.context() as patched:
+            patched.setattr(closings, "_END_MANY", gated)
+            scanning = asyncio.create_task(closings.close_overdue(store))
+
+            async def has_its_snapshot() -> Any:
+                return await other.fetch(
+                    """select from pg_stat_activity where wait_event = 'advisory'
+                          and datname = current_database() and application_name = 'harvest-scan'"""
+                )
+
+            await eventually(has_its_snapshot)
+            async with other.transaction():
+                await other.execute(
+                    "update harvest_executions set next_event_id = next_event_id + 1 where execution_id = $1", run
+                )
+                await other.execute("insert into harvest_children values ($1, $2, 3, 2, true)", child, run)
+                await other.execute(
+                    "insert into harvest_events (execution_id, event_id, kind, payload) values ($1, 2, 15, '{}')", run
+                )
+            await other.execute("select pg_advisory_unlock(4712)")
+            assert await scanning == []
+    finally:
+        await other.close()
+    assert [each[0] for each in await closings.close_overdue(store)] == [run]
+    assert [r["target_execution_id"] for r in await rows_of(store, "harvest_deliveries")] == [child]
+
+
 async def test_a_locked_run_is_left_to_the_next_scan(store: Store) -> None:
     runs = [await a_member(store) for _ in range(3)]
     await store.scan.write("update harvest_executions set deadline_at = clock_timestamp()")

@@ -30,6 +30,7 @@ from harvest.history.ids import business_key, mint_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.shards import Shards
+from harvest.store import starts
 from harvest.store.store import Store
 from tests.store.kin import (
     a_chain,
@@ -525,6 +526,25 @@ async def test_a_child_is_signalled_and_cancelled_after_it_has_begun(site: Site)
     assert [kind for kind, *_ in await told(site.far, child)] == [
         EventKind.SIGNAL_RECEIVED, EventKind.WORKFLOW_CANCEL_REQUESTED,
     ]  # fmt: skip
+
+
+async def test_what_follows_a_child_that_could_not_begin_yet_waits_for_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had the child's id has ended between two statements: the child is tried again, before its signal."""
+    parent, child = await a_member(site.near), mint_execution_id(site.far.shard_id)
+    await a_delivery(site.near, K.CHILD_START, parent, child, a_start(parent), seq=1)
+    await a_delivery(site.near, K.EXTERNAL_SIGNAL, parent, child, a_signal(), seq=2)
+    real = starts.start_many_on
+
+    async def not_yet(*_: Any) -> set[UUID]:
+        monkeypatch.setattr(starts, "start_many_on", real)
+        return set()
+
+    monkeypatch.setattr(starts, "start_many_on", not_yet)
+    await site.deliver()
+    assert [kind for kind, *_ in await told(site.far, child)] == [EventKind.SIGNAL_RECEIVED]
+    assert [kind for kind, *_ in await told(site.near, parent)] == [EventKind.EXTERNAL_SIGNAL_DELIVERED]
 
 
 async def test_a_signal_before_a_terminate_is_in_the_history(site: Site) -> None:

@@ -6,12 +6,17 @@ from litestar import Response
 from litestar.exceptions import HTTPException
 
 from harvest.errors import (
+    ExecutionClosedError,
     ExecutionNotFoundError,
     ForbiddenError,
     HarvestError,
     InvalidRequestError,
+    NoWorkerError,
     OutcomeUnknownError,
+    QueryFailedError,
+    RequestTimeoutError,
     ShardUnavailableError,
+    UpdateNotFoundError,
     WorkflowNotRegisteredError,
 )
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
@@ -19,7 +24,12 @@ from harvest_console.rendering import render
 
 _HEADINGS: dict[type[HarvestError], str] = {
     ExecutionNotFoundError: "There is no such run",
+    ExecutionClosedError: "This run has ended",
     WorkflowNotRegisteredError: "No worker knows this workflow type",
+    UpdateNotFoundError: "There is no such update",
+    NoWorkerError: "No worker can answer for this run now",
+    RequestTimeoutError: "The workers did not answer in time",
+    QueryFailedError: "The run's code did not answer",
     OutcomeUnknownError: "Nobody knows whether this was done",
     ShardUnavailableError: "Cannot tell: a shard does not answer",
     ForbiddenError: "You may not do this",
@@ -27,6 +37,9 @@ _HEADINGS: dict[type[HarvestError], str] = {
 }
 _HELP: dict[type[HarvestError], str] = {
     ExecutionNotFoundError: "Every shard answered, and none has it. It may have been written down wrong.",
+    UpdateNotFoundError: "Neither this run nor another of its chain has admitted it.",
+    NoWorkerError: "Start a worker that has this workflow type and version. Nothing is lost meanwhile.",
+    RequestTimeoutError: "They may be busy, or just gone. If it stays so, look at the workers on the overview.",
     WorkflowNotRegisteredError: "Start a worker that registers it; types are known for seven days after that.",
     OutcomeUnknownError: "The request was sent and its answer was lost. Look at the run before you repeat it.",
     ShardUnavailableError: "Nothing is said to be missing until every shard has been asked. Runs go on meanwhile.",

@@ -1,25 +1,31 @@
-"""`/w/{execution_id}`: one run, with what it does now and its history."""
+"""`/w/{execution_id}`: one run, with what it does now and the newest of its history."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 from uuid import UUID
 
+import msgspec
 from litestar import get
+from litestar.response import Redirect
+from msgspec import Raw, Struct
 
 from harvest.errors import HarvestError
 from harvest.history.ids import parse_execution_id
-from harvest.operations import reading
+from harvest.operations import progressing, reading
+from harvest.operations.progressing import Published
 from harvest.operations.views import EventView, ExecutionDetail, FailureView, is_open
 from harvest.operations.waiting import OWN_CODE
 from harvest.shards import Shards
 from harvest_console.pages.blocking import block_text
-from harvest_console.pages.payloads import payload_head, plain_text
+from harvest_console.pages.frames import frame
+from harvest_console.pages.payloads import payload_head, plain_text, said_text
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
-from harvest_console.pages.windows import Asked, read_window
-from harvest_console.rendering import render, render_region
-from harvest_console.rendering.states import shown_state, state_text
+from harvest_console.pages.windows import FULL, Asked, read_window
+from harvest_console.rendering import build_url, render, render_region
+from harvest_console.rendering.states import state_text
 from harvest_console.rendering.times import span_text
 
 _DID = {
@@ -29,8 +35,11 @@ _DID = {
     "repeated": "This was sent before; nothing was done twice.",
     "cancelled": "It was asked to cancel; its code may still clean up.",
     "terminated": "It was terminated.",
+    "paused": "It is paused: nothing of it goes on until it is resumed.",
+    "resumed": "It goes on, with all that came meanwhile.",
     "unchanged": "Nothing was left to do: it had been asked already.",
 }
+PROGRESS_BYTES: Final = 180
 _ENDED_BY_EVENT = ("CANCELLED", "TERMINATED", "CONTINUED_AS_NEW")
 
 
@@ -44,24 +53,21 @@ async def execution_page(
     after: int | None = None,
     before: int | None = None,
     did: str = "",
-) -> Page:
+) -> Page | Redirect:
     """The whole page. Raises ExecutionNotFoundError and ShardUnavailableError."""
     execution_id = parse_execution_id(execution)
+    base = base_path(request)
+    if dir or at is not None or after is not None or before is not None:
+        # What was an address of a part of its history before that had a page of its own.
+        history = build_url(base, f"/w/{execution_id}/history", view=FULL, dir=dir, at=at, after=after, before=before)
+        return Redirect(history, status_code=303)
     run = await reading.get(shards, execution_id)
-    asked = Asked(direction=dir, at=at, after=after, before=before)
+    newest_first = is_open(run.state)
     window, context = await asyncio.gather(
-        read_window(shards, execution_id, asked, newest_first=is_open(run.state), base=base_path(request)),
+        read_window(shards, execution_id, Asked(view=FULL, brief=True), newest_first=newest_first, base=base),
         run_context(shards, run),
     )
-    return render(
-        request,
-        "execution.html",
-        window=window,
-        did=_DID.get(did, ""),
-        section="workflows",
-        topics=f"run:{run.shard_id}.{run.partition}" if is_open(run.state) else "",
-        **context,
-    )
+    return render(request, "execution.html", window=window, did=_DID.get(did, ""), **context)
 
 
 @get(FRAGMENTS + "/w/{execution:str}")
@@ -71,40 +77,75 @@ async def execution_region(request: AnyRequest, shards: Shards, execution: str) 
     return render_region(request, "regions/run_update.html", **await run_context(shards, run))
 
 
-@get(FRAGMENTS + "/w/{execution:str}/history")
-async def history_region(
-    request: AnyRequest,
-    shards: Shards,
-    execution: str,
-    dir: str = "",
-    at: int | None = None,
-    after: int | None = None,
-    before: int | None = None,
-) -> Page:
-    """One window of the history."""
-    asked = Asked(direction=dir, at=at, after=after, before=before)
-    window = await read_window(shards, parse_execution_id(execution), asked, newest_first=True, base=base_path(request))
-    return render_region(request, "regions/history_update.html", window=window)
+@get(FRAGMENTS + "/w/{execution:str}/head")
+async def head_region(request: AnyRequest, shards: Shards, execution: str, tab: str = "history") -> Page:
+    """The head of a run on its other pages."""
+    run = await reading.get(shards, parse_execution_id(execution))
+    return render_region(request, "regions/run_head_update.html", **frame(run, tab))
+
+
+@get(FRAGMENTS + "/w/{execution:str}/progress")
+async def progress_region(request: AnyRequest, shards: Shards, execution: str) -> Page:
+    """What its code published in the last minute."""
+    run = await reading.get(shards, parse_execution_id(execution))
+    told = {"progress": await _progress(shards, run), "run": run, "is_open": is_open(run.state)}
+    return render_region(request, "regions/run_progress_update.html", **told)
 
 
 async def run_context(shards: Shards, run: ExecutionDetail) -> dict[str, Any]:
     """What the templates of a run need beside the run itself."""
     last = await _last_event(shards, run.execution_id) if run.state in _ENDED_BY_EVENT else None
     return {
-        "run": run,
-        "is_open": is_open(run.state),
-        "shown": shown_state(run.state, run.blocked.code if run.blocked else None),
+        **frame(run, "run"),
         "block": block_text(run.blocked.code) if run.blocked else None,
         "causes": causes(run.failure),
         "input": payload_head(run.input),
         "result": payload_head(run.result) if run.state == "COMPLETED" else None,
         "memo": payload_head(run.memo),
+        "details": said_text(run.current_details),
+        "attributes": {name: attribute_text(value) for name, value in (run.search_attributes or {}).items()},
+        "progress": await _progress(shards, run),
         "ending": _ending(run),
         "unserved": _unserved(run),
         "own_code": run.waiting == OWN_CODE,
         "ended_by": _ended_by(last),
-        "successor": plain_text(last.data.get("new_execution_id")) if last else "",
     }
+
+
+def attribute_text(value: Raw) -> str:
+    """A search attribute's value: text as it is, the items of a list with commas between them."""
+    try:
+        items = msgspec.json.decode(value, type=list[str])
+    except msgspec.MsgspecError:
+        return plain_text(value)
+    return ", ".join(items)
+
+
+class ProgressRow(Struct, frozen=True):
+    """A chunk of progress: the first part of its text, and its size in bytes where there is more of it."""
+
+    seq: int
+    at: datetime
+    text: str
+    cut: bool
+    size: int
+
+
+async def _progress(shards: Shards, run: ExecutionDetail) -> list[ProgressRow]:
+    """What an open run published of late; the page does without when it cannot be read."""
+    if not is_open(run.state):
+        return []
+    try:
+        found = await progressing.recent(shards, run.execution_id, head=PROGRESS_BYTES)
+    except HarvestError:
+        return []
+    return [_progress_row(each) for each in found]
+
+
+def _progress_row(chunk: Published) -> ProgressRow:
+    cut = len(chunk.head) < chunk.size
+    text = chunk.head.decode(errors="ignore") if cut else plain_text(Raw(chunk.head))
+    return ProgressRow(chunk.seq, chunk.at, text, cut, chunk.size)
 
 
 def _unserved(run: ExecutionDetail) -> list[str]:
@@ -153,4 +194,4 @@ def _ended_by(event: EventView | None) -> str:
     return ", ".join(part for part in (f"by {actor}" if actor else "", f"“{reason}”" if reason else "") if part)
 
 
-handlers = [execution_page, execution_region, history_region]
+handlers = [execution_page, execution_region, head_region, progress_region]

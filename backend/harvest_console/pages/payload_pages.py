@@ -16,7 +16,7 @@ from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page
 from harvest_console.rendering import render, render_region
 from harvest_console.rendering.json_text import PAGE_BYTES, head_of
 
-PARTS: Final = {"input": "Input", "result": "Result", "memo": "Memo"}
+PARTS: Final = {"input": "Input", "result": "Result", "memo": "Memo", "current_details": "Current details"}
 Render = Callable[..., Page]
 
 
@@ -36,7 +36,7 @@ async def event_region(request: AnyRequest, shards: Shards, execution: str, even
 async def event_download(shards: Shards, execution: str, event_id: int) -> Response[bytes]:
     """The whole data of an event as it is stored."""
     data = await reading.event_payload(shards, parse_execution_id(execution), event_id)
-    return _download(data, f"event-{event_id}.json")
+    return attachment(data, f"event-{event_id}.json")
 
 
 @get("/w/{execution:str}/payload/{name:str}")
@@ -55,7 +55,7 @@ async def part_region(request: AnyRequest, shards: Shards, execution: str, name:
 async def part_download(shards: Shards, execution: str, name: str) -> Response[bytes]:
     """The whole of input, result or memo as it is stored."""
     data = await reading.detail_payload(shards, parse_execution_id(execution), _known(name))
-    return _download(data, f"{name}.json")
+    return attachment(data, f"{name}.json")
 
 
 async def _event(how: Render, request: AnyRequest, shards: Shards, execution: str, event_id: int) -> Page:
@@ -92,7 +92,7 @@ async def _show(
     )
 
 
-def _download(data: bytes, name: str) -> Response[bytes]:
+def attachment(data: bytes, name: str) -> Response[bytes]:
     """An attachment that no browser interprets (console 5.7)."""
     return Response(
         data,

@@ -7,38 +7,25 @@ from typing import Any
 from litestar import Response, get, post
 from litestar.response import Redirect
 
-from harvest import clock
-from harvest.errors import (
-    ExecutionClosedError,
-    HarvestError,
-    IdempotencyConflictError,
-    InputInvalidError,
-    InvalidRequestError,
-    LimitError,
-    PayloadError,
-)
+from harvest.errors import ExecutionClosedError, HarvestError, InputInvalidError
 from harvest.history.ids import parse_execution_id
 from harvest.operations import definitions, reading, signalling
 from harvest.operations.actor import Actor
 from harvest.operations.views import ExecutionDetail, is_open
 from harvest.shards import Shards
-from harvest_console.pages.forms import (
-    ADD,
-    REMOVE,
-    SHOW,
-    PayloadForm,
-    Problem,
-    new_form,
-    posted_form,
-    with_schema_problems,
+from harvest_console.pages.composing import (
+    MENDABLE,
+    Declared,
+    drawn_again,
+    new_key,
+    preview,
+    preview_region,
+    refused,
 )
+from harvest_console.pages.forms import PayloadForm, new_form, posted_form
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, posted
-from harvest_console.rendering import build_url, render, render_region
-from harvest_console.rendering.json_text import head_of
+from harvest_console.rendering import build_url, render
 from harvest_console.rendering.states import shown_state
-
-Signals = dict[str, dict[str, Any]]
-MENDABLE = (InvalidRequestError, LimitError, PayloadError, IdempotencyConflictError, ExecutionClosedError)
 
 
 @get("/w/{execution:str}/signal")
@@ -51,7 +38,7 @@ async def signal_page(
     if not name and not other and declared:
         name = next(iter(declared))
     payload = new_form(declared.get(name, {}), name, tab)
-    return _form_page(request, run, declared, name, payload, key=f"ui-{clock.random_bytes(12).hex()}")
+    return _form_page(request, run, declared, name, payload, key=new_key())
 
 
 @post("/w/{execution:str}/signal")
@@ -61,26 +48,25 @@ async def send_signal(request: AnyRequest, shards: Shards, actor: Actor, executi
     run = await reading.get(shards, parse_execution_id(execution))
     declared = await _declared(shards, run.workflow_name)
     name, key = fields.get("name", "").strip(), fields.get("key", "")
-    payload = posted_form(declared.get(name, {}), name, fields)
+    schema = declared.get(name, {})
+    payload = posted_form(schema, name, fields)
 
-    def again(status: int, form: PayloadForm, refused: str = "") -> Page:
-        return _form_page(request, run, declared, name, form, key=key, status=status, refused=refused)
+    def again(status: int, form: PayloadForm, why: str = "") -> Page:
+        return _form_page(request, run, declared, name, form, key=key, status=status, refused=why)
 
-    if fields.keys() & {SHOW, ADD, REMOVE}:
-        return again(200, payload if payload.tab == "raw" else payload.with_problems(()))
-    if payload.problems:
-        return again(422, with_schema_problems(payload, declared.get(name, {})))
+    if unsent := drawn_again(payload, schema, fields):
+        return again(*unsent)
     try:
         sent = await signalling.signal(
             shards, actor, run.execution_id, name, payload.complete.encode(), idempotency_key=key or None
         )
     except InputInvalidError as error:
-        problems = [Problem(one["pointer"], one["message"]) for one in error.fields.get("problems", ())]
-        return again(422, payload.with_problems(problems or [Problem("", error.message)]))
+        return again(422, refused(payload, error))
     except MENDABLE as error:
         return again(error.status if isinstance(error, ExecutionClosedError) else 422, payload, error.message)
     did = "repeated" if sent.deduplicated else "signalled"
-    return Redirect(build_url(base_path(request), f"/w/{sent.execution_id}", did=did), status_code=303)
+    reached = sent.routed_execution_id or sent.execution_id
+    return Redirect(build_url(base_path(request), f"/w/{reached}", did=did), status_code=303)
 
 
 @post(FRAGMENTS + "/w/{execution:str}/signal", status_code=200)
@@ -90,16 +76,10 @@ async def signal_preview(request: AnyRequest, shards: Shards, execution: str) ->
     run = await reading.get(shards, parse_execution_id(execution))
     declared = await _declared(shards, run.workflow_name)
     payload = posted_form(declared.get(fields.get("name", "").strip(), {}), "", fields)
-    return render_region(
-        request,
-        "regions/preview.html",
-        preview=head_of(payload.complete.encode()),
-        unfinished=payload.incomplete,
-        preview_url=_preview_url(request, run),
-    )
+    return preview_region(request, payload, _preview_url(request, run))
 
 
-async def _declared(shards: Shards, workflow_name: str) -> Signals:
+async def _declared(shards: Shards, workflow_name: str) -> Declared:
     """The signals that the type declares; none when nobody can tell, since any can be sent as JSON text."""
     try:
         return (await definitions.find(shards, workflow_name)).signals
@@ -114,7 +94,7 @@ def _preview_url(request: AnyRequest, run: ExecutionDetail) -> str:
 def _form_page(
     request: AnyRequest,
     run: ExecutionDetail,
-    declared: Signals,
+    declared: Declared,
     name: str,
     payload: PayloadForm,
     *,
@@ -135,9 +115,8 @@ def _form_page(
         key=key,
         payload=payload,
         refused=refused,
-        preview=head_of(payload.complete.encode()),
-        unfinished=payload.incomplete,
         preview_url=_preview_url(request, run),
+        **preview(payload),
     )
 
 

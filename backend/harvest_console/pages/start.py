@@ -9,32 +9,15 @@ from litestar import Response, get, post
 from litestar.response import Redirect
 from msgspec import Struct
 
-from harvest import clock
-from harvest.errors import (
-    ExecutionExistsError,
-    IdempotencyConflictError,
-    InputInvalidError,
-    InvalidRequestError,
-    LimitError,
-    PayloadError,
-)
+from harvest.errors import ExecutionExistsError, InputInvalidError
 from harvest.operations import definitions, starting
 from harvest.operations.actor import Actor
 from harvest.operations.definitions import Definition
 from harvest.shards import Shards
-from harvest_console.pages.forms import (
-    ADD,
-    REMOVE,
-    SHOW,
-    PayloadForm,
-    Problem,
-    new_form,
-    posted_form,
-    with_schema_problems,
-)
+from harvest_console.pages.composing import MENDABLE, drawn_again, new_key, preview, preview_region, refused, title_of
+from harvest_console.pages.forms import PayloadForm, new_form, posted_form
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, posted
-from harvest_console.rendering import build_url, render, render_region
-from harvest_console.rendering.json_text import head_of
+from harvest_console.rendering import build_url, render
 
 REUSE: Final = (
     ("allow_duplicate", "start afresh"),
@@ -46,14 +29,6 @@ CONFLICT: Final = (
     ("fail", "refuse"),
     ("use_existing", "take the open run"),
     ("terminate_existing", "terminate the open run, start afresh"),
-)
-# What a person can mend in the form; anything else is an error page.
-MENDABLE: Final = (
-    InvalidRequestError,
-    LimitError,
-    PayloadError,
-    ExecutionExistsError,
-    IdempotencyConflictError,
 )
 
 
@@ -79,7 +54,7 @@ async def start_page(request: AnyRequest, shards: Shards, type: str = "", tab: s
             types=[one for one in found.rows if one.kind == "workflow"],
         )
     definition = await definitions.find(shards, type)
-    form = StartForm(key=f"ui-{clock.random_bytes(12).hex()}")
+    form = StartForm(key=new_key())
     return _form_page(request, definition, form, new_form(definition.input_schema, _title(definition), tab))
 
 
@@ -90,11 +65,12 @@ async def start(request: AnyRequest, shards: Shards, actor: Actor) -> Response[A
     definition = await definitions.find(shards, fields.get("type", ""))
     payload = posted_form(definition.input_schema, _title(definition), fields)
     form = _read(fields)
-    if fields.keys() & {SHOW, ADD, REMOVE}:
-        return _form_page(request, definition, form, payload.with_problems(_of_tab(payload)), status=200)
-    if payload.problems:
-        payload = with_schema_problems(payload, definition.input_schema)
-        return _form_page(request, definition, form, payload, status=422)
+
+    def again(status: int, payload: PayloadForm, why: str = "") -> Page:
+        return _form_page(request, definition, form, payload, status=status, refused=why)
+
+    if unsent := drawn_again(payload, definition.input_schema, fields):
+        return again(*unsent)
     try:
         started = await starting.start(
             shards,
@@ -107,11 +83,9 @@ async def start(request: AnyRequest, shards: Shards, actor: Actor) -> Response[A
             idempotency_key=form.key or None,
         )
     except InputInvalidError as error:
-        problems = [Problem(one["pointer"], one["message"]) for one in error.fields.get("problems", ())]
-        payload = payload.with_problems(problems or [Problem("", error.message)])
-        return _form_page(request, definition, form, payload, status=422)
-    except MENDABLE as error:
-        return _form_page(request, definition, form, payload, status=422, refused=error.message)
+        return again(422, refused(payload, error))
+    except (*MENDABLE, ExecutionExistsError) as error:
+        return again(422, payload, error.message)
     did = "repeated" if started.deduplicated else ("started" if started.created else "found")
     return Redirect(build_url(base_path(request), f"/w/{started.execution_id}", did=did), status_code=303)
 
@@ -122,21 +96,11 @@ async def start_preview(request: AnyRequest, shards: Shards) -> Page:
     fields = await posted(request)
     definition = await definitions.find(shards, fields.get("type", ""))
     payload = posted_form(definition.input_schema, _title(definition), fields)
-    return render_region(request, "regions/preview.html", **preview(payload), preview_url=_preview_url(request))
-
-
-def preview(payload: PayloadForm) -> dict[str, Any]:
-    """What the panel beside a form shows."""
-    return {"preview": head_of(payload.complete.encode()), "unfinished": payload.incomplete}
+    return preview_region(request, payload, _preview_url(request))
 
 
 def _preview_url(request: AnyRequest) -> str:
     return build_url(base_path(request), FRAGMENTS + "/workflows/start")
-
-
-def _of_tab(payload: PayloadForm) -> tuple[Problem, ...]:
-    """Stepping between tabs tells what is wrong with JSON text; half-filled fields are nobody's mistake yet."""
-    return payload.problems if payload.tab == "raw" else ()
 
 
 def _made_id(definition: Definition, form: StartForm) -> str | None:
@@ -145,8 +109,7 @@ def _made_id(definition: Definition, form: StartForm) -> str | None:
 
 
 def _title(definition: Definition) -> str:
-    names = definition.input_schema.get("x-parameters") or ["input"]
-    return str(names[0]) if len(names) == 1 else "input"
+    return title_of(definition.input_schema, "input")
 
 
 def _read(fields: Mapping[str, str]) -> StartForm:

@@ -25,7 +25,16 @@ from harvest_console.rendering.times import zone_named
 SIZES: Final = (25, 50, 100, 200)
 DEFAULT_SIZE: Final = 50
 MOST_NEW: Final = 100
-OFFERED: Final = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW")
+OFFERED: Final = (
+    "RUNNING",
+    "PAUSED",
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TERMINATED",
+    "TIMED_OUT",
+    "CONTINUED_AS_NEW",
+)
 States = Annotated[list[str] | None, QueryParameter(name="state")]
 
 

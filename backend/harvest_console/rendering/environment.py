@@ -5,8 +5,10 @@ from __future__ import annotations
 import jinja2
 
 from harvest_console.rendering.json_text import size_text
+from harvest_console.rendering.names import short_id
 from harvest_console.rendering.resources import resource_folder
-from harvest_console.rendering.states import state_class, state_text
+from harvest_console.rendering.states import close_text, policy_text, state_class, state_text
+from harvest_console.rendering.times import span_text
 
 
 def clip(text: str, most: int = 80) -> str:
@@ -31,9 +33,13 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["state_class"] = state_class
     environment.filters["state_text"] = state_text
+    environment.filters["short_id"] = short_id
+    environment.filters["policy_text"] = policy_text
+    environment.filters["close_text"] = close_text
     environment.filters["size"] = size_text
     environment.filters["clip"] = clip
     environment.filters["sentence"] = sentence
+    environment.filters["milliseconds"] = lambda number: span_text(number / 1000)
     environment.filters["thousands"] = lambda number: f"{number:,}"
     return environment
 

@@ -19,6 +19,12 @@ STATES: Final = {
     "TIMED_OUT": ("timed_out", "Timed out"),
     "CONTINUED_AS_NEW": ("continued", "Continued"),
 }
+_POLICIES: Final = {"terminate": "it is terminated", "request_cancel": "it is asked to cancel", "abandon": "it goes on"}
+_CLOSES: Final = {
+    "terminate": "terminated with its parent",
+    "request_cancel": "cancelled with its parent",
+    "abandon": "outlives its parent",
+}
 
 
 def state_class(state: str) -> str:
@@ -29,6 +35,16 @@ def state_class(state: str) -> str:
 def state_text(state: str) -> str:
     """The word of a state."""
     return STATES.get(state, ("", state))[1]
+
+
+def policy_text(policy: str) -> str:
+    """What a parent close policy makes of a child; a policy that is not known is its own word."""
+    return _POLICIES.get(policy, policy)
+
+
+def close_text(policy: str) -> str:
+    """The same in short, of the child."""
+    return _CLOSES.get(policy, policy)
 
 
 def shown_state(state: str, blocked_code: str | None) -> str:

@@ -83,7 +83,8 @@ async def terminate(shards: Shards, actor: Actor, execution_id: UUID, *, reason:
 
     reached, answer = await reach(store, execution_id, end)
     if answer.written:
-        if answer.holder is not None:
+        if answer.woken:
+            # Its holder, and whoever delivers what others are told of the end.
             store.waker.wake(answer.holder)
         store.hints.touch(answer.partition)
         return Terminated(reached, State.TERMINATED.name, True, routed(execution_id, reached))

@@ -17,7 +17,7 @@ from harvest.history.events import kind_word
 from harvest.history.kinds import EventKind
 from harvest.history.steps import ATTEMPT, STEP_KINDS
 from harvest.operations.asking import ask
-from harvest.operations.views import API_ROOT, EventView, event_view
+from harvest.operations.views import API_ROOT, EventView, event_view, state_word
 from harvest.shards import Shards
 from harvest.store import windows
 
@@ -103,6 +103,7 @@ class HistoryWindow(Struct, frozen=True, kw_only=True):
     """
 
     execution_id: UUID
+    state: str
     events: list[EventView]
     beside: list[EventView]
     next_cursor: int | None
@@ -171,10 +172,9 @@ async def window(
     shown = {event.event_id for event in events}
     return HistoryWindow(
         execution_id=execution_id,
+        state=state_word(found.state),
         events=events,
-        beside=[
-            event_view(row, f"{root}/{row['event_id']}/payload") for row in rows if row["event_id"] not in shown
-        ],
+        beside=[event_view(row, f"{root}/{row['event_id']}/payload") for row in rows if row["event_id"] not in shown],
         next_cursor=events[-1].event_id if len(found.events) > limit else None,
         last_event_id=found.last_event_id,
         counts=_counts(found.counts),

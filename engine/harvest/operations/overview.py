@@ -53,6 +53,8 @@ class ShardOverview(Struct, frozen=True, kw_only=True):
     since: datetime | None = None
     open: int = 0
     open_capped: bool = False
+    paused: int = 0
+    paused_capped: bool = False
     blocked: int = 0
     blocked_capped: bool = False
     failed: int = 0
@@ -70,6 +72,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     workers: list[WorkerView]
     open: int
     open_capped: bool
+    paused: int
+    paused_capped: bool
     blocked: int
     blocked_capped: bool
     failed: int
@@ -98,6 +102,8 @@ async def overview(shards: Shards) -> Overview:
         workers=sorted(workers.values(), key=lambda worker: worker.name),
         open=sum(shard.open for shard in found),
         open_capped=any(shard.open_capped for shard in found),
+        paused=sum(shard.paused for shard in found),
+        paused_capped=any(shard.paused_capped for shard in found),
         blocked=sum(shard.blocked for shard in found),
         blocked_capped=any(shard.blocked_capped for shard in found),
         failed=sum(shard.failed for shard in found),
@@ -121,6 +127,8 @@ def _shard(shard_id: int, found: rows.OverviewRows) -> ShardOverview:
         available=True,
         open=min(figures["open"], rows.CAP),
         open_capped=figures["open"] > rows.CAP,
+        paused=min(figures["paused"], rows.CAP),
+        paused_capped=figures["paused"] > rows.CAP,
         blocked=min(figures["blocked"], rows.CAP),
         blocked_capped=figures["blocked"] > rows.CAP,
         failed=min(figures["failed"], rows.CAP),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -32,6 +33,22 @@ class Ended(Struct, frozen=True):
 
     execution_id: UUID
     state: str
+
+
+class Published(Struct, frozen=True):
+    """A chunk that is still kept: when it came, its first bytes, and its size in bytes."""
+
+    seq: int
+    at: datetime
+    head: bytes
+    size: int
+
+
+async def recent(shards: Shards, execution_id: UUID, *, limit: int = 10, head: int = 400) -> list[Published]:
+    """What a run published in the last minute, the newest first. Raises ShardUnavailableError."""
+    shard_id = shards.store_of(execution_id).shard_id
+    rows = await ask(shards, shard_id, lambda store: progress.newest(store, execution_id, head=head, limit=limit))
+    return [Published(row["seq"], row["at"], row["head"], row["bytes"]) for row in rows]
 
 
 class _Follower:

@@ -210,6 +210,7 @@ async def _answered(shards: Shards, store: Store, admitted: Admitted, update_id:
         f"execution {admitted.execution_id} ended before it answered update {update_id}",
         update_id=update_id,
         execution_id=str(admitted.execution_id),
+        event_id=admitted.event_id,
         failure_type="WorkflowEnded",
     )
 
@@ -229,6 +230,7 @@ def _answer(execution_id: UUID, update_id: str, look: Look) -> Updated:
         f"update {update_id} {word}: {answer.failure.type}: {answer.failure.message}",
         update_id=update_id,
         execution_id=str(execution_id),
+        event_id=look.event_id,
         failure_type=answer.failure.type,
         failure=msgspec.to_builtins(answer.failure),
     )

@@ -19,6 +19,9 @@ BEGUN_BY: Final = {
     int(EventKind.TIMER_CANCELLED): int(EventKind.TIMER_STARTED),
     int(EventKind.CHILD_CANCEL_REQUESTED): int(EventKind.CHILD_WORKFLOW_STARTED),
 }
+# Beyond these frames the code is whoever replays the run.
+_DRIVER: Final = "harvest.replay.run"
+_DRIVES: Final = frozenset({"_spin", "_go_on", "replay", "deliver"})
 
 
 class Asked(dict[Key, Command]):
@@ -86,10 +89,12 @@ class Asked(dict[Key, Command]):
 
 
 def line_of_author() -> str:
-    """Where in the author's code the caller is: `shop.py:41 in order_flow`."""
+    """Where in the author's code the caller is: `shop.py:41 in order_flow`; empty where a task began of itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
+        if name == _DRIVER and frame.f_code.co_name in _DRIVES:
+            break
         if not name.startswith("harvest.") and not is_standard_library(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back

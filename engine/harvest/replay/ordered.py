@@ -1,4 +1,4 @@
-"""`asyncio.gather`, `as_completed`, `all_tasks` and `wait_for` that do the same everywhere, for code in a workflow.
+"""`asyncio.gather`, `as_completed`, `all_tasks`, `wait_for` and `TaskGroup` that do the same everywhere, in a workflow.
 
 asyncio's own walk sets by address, or differ from one Python to the next. The replacements look at the running loop:
 outside a workflow asyncio's run.
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
-from harvest.replay import guard, unwinding
+from harvest.replay import grouping, guard, unwinding
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, check_may_act
 
 _gather = asyncio.gather
@@ -188,11 +188,13 @@ _REPLACED: Final[dict[str, Any]] = {
     "all_tasks": all_tasks,
     "wait_for": wait_for,
 }
+_GROUP: Final = grouping.TaskGroup
 _OWN: Final = {
     id(_gather): gather,
     id(_as_completed): as_completed,
     id(_all_tasks): all_tasks,
     id(_wait_for): wait_for,
+    id(_GROUP.__base__): _GROUP,
 }
 
 
@@ -200,7 +202,10 @@ def install() -> None:
     """Put the ordered versions in asyncio's place, and the guard's shims in theirs. Safe to call again."""
     for module in (asyncio, asyncio.tasks):
         for name, ordered in _REPLACED.items():
-            setattr(module, name, ordered)
+            if id(getattr(module, name)) in _OWN:
+                setattr(module, name, ordered)
+    for owner in (asyncio, asyncio.taskgroups):
+        owner.__dict__["TaskGroup"] = _GROUP
     guard.install()
     unwinding.install()
 

@@ -169,7 +169,8 @@ def _at_command(run: Run, events: list[Event], error: HarvestError) -> Divergenc
     line = line_of(run)
     if not isinstance(error, NonDeterminismError):
         return Divergence(error.slug, run.position, kind_word(events[run.position - 1].kind), error.message, line)
-    event_id, recorded, asked = (error.fields[name] for name in ("event_id", "recorded", "asked"))
+    event_id: int = error.fields.get("event_id", run.position)
+    recorded, asked = (str(error.fields.get(side, "")) for side in ("recorded", "asked"))
     if recorded != NOTHING:
         kind: int = events[event_id - 1].kind
     elif run.asked:

@@ -136,6 +136,7 @@ CLAIM_SUSPECT = _TAKE.format(pick=_PICK_SUSPECT.format(**_TASKS))
 
 _NEWS = "select execution_id from harvest_workflow_tasks where worker = $1 and state = 3 limit 1000"
 
+# In the order of an Event's fields.
 _EVENTS = """
 select v.execution_id, v.event_id, v.kind, v.seq, v.at, v.payload
   from unnest($1::uuid[], $2::int[]) as d(execution_id, first)
@@ -325,15 +326,14 @@ async def news(store: Store, worker: UUID) -> list[UUID]:
 async def load_events(store: Store, wanted: dict[UUID, int]) -> dict[UUID, list[Event]]:
     """For each execution, its events from the given id on, in order."""
     events: dict[UUID, list[Event]] = {execution_id: [] for execution_id in wanted}
-    for row in await store.claim.fetch(_EVENTS, list(wanted), list(wanted.values())):
-        events[row["execution_id"]].append(Event(row["event_id"], row["kind"], row["seq"], row["at"], row["payload"]))
+    for execution_id, *row in await store.claim.fetch(_EVENTS, list(wanted), list(wanted.values())):
+        events[execution_id].append(Event(*row))
     return events
 
 
 async def load_events_on(connection: Connection, execution_id: UUID, first: int) -> list[Event]:
     """As `load_events` for one execution, in the caller's transaction."""
-    rows = await connection.fetch(_EVENTS, [execution_id], [first])
-    return [Event(row["event_id"], row["kind"], row["seq"], row["at"], row["payload"]) for row in rows]
+    return [Event(*row) for _, *row in await connection.fetch(_EVENTS, [execution_id], [first])]
 
 
 async def lock_execution(connection: Connection, execution_id: UUID) -> None:

@@ -18,10 +18,12 @@ _OLDEST: Final = " union all ".join(
     if state.is_open
 )
 FIGURES: Final = f"""
-    select open.count as open, blocked.count as blocked, failed.count as failed,
+    select open.count as open, paused.count as paused, blocked.count as blocked, failed.count as failed,
            oldest.execution_id as oldest_id, oldest.workflow_name as oldest_name, oldest.started_at as oldest_at
     from (select count(*)
           from (select from harvest_executions where state < {FIRST_CLOSED} limit {CAP + 1}) o) open
+    cross join (select count(*)
+          from (select from harvest_executions where state = {int(State.PAUSED)} limit {CAP + 1}) p) paused
     cross join (select count(*)
           from (select from harvest_executions where blocked is not null limit {CAP + 1}) b) blocked
     cross join (select count(*)

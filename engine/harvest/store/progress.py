@@ -12,6 +12,7 @@ import asyncpg
 from msgspec import Struct
 
 from harvest.errors import ShardUnavailableError
+from harvest.store.pool import Record
 from harvest.store.store import Store
 
 _log = logging.getLogger("harvest.store")
@@ -33,6 +34,10 @@ select p.execution_id, p.seq, p.chunk
      where p.execution_id = w.execution_id and p.seq > w.after
      order by p.seq limit {READ_AT_ONCE}
  ) p"""
+
+_NEWEST: Final = """
+select seq, at, substring(chunk for $2) as head, octet_length(chunk) as bytes
+  from harvest_progress where execution_id = $1 order by seq desc limit $3"""
 
 _STANDING: Final = """
 select e.state, (select coalesce(max(p.seq), 0) from harvest_progress p where p.execution_id = $1) as latest
@@ -62,6 +67,12 @@ async def after(store: Store, wanted: Mapping[UUID, int]) -> dict[UUID, list[Chu
     for row in await store.read.fetch(_AFTER, list(wanted), list(wanted.values())):
         found.setdefault(row["execution_id"], []).append(Chunk(row["seq"], row["chunk"]))
     return found
+
+
+async def newest(store: Store, execution_id: UUID, *, head: int, limit: int) -> list[Record]:
+    """The last chunks of an execution that are kept, the newest first, each cut to `head` bytes."""
+    rows: list[Record] = await store.read.fetch(_NEWEST, execution_id, head, limit)
+    return rows
 
 
 async def standing(store: Store, execution_id: UUID) -> tuple[int, int] | None:

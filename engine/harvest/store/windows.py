@@ -24,7 +24,7 @@ _WINDOW: Final = f"""
 """
 _FORWARD: Final = _WINDOW.format(direction="asc")
 _BACKWARD: Final = _WINDOW.format(direction="desc")
-_LAST_EVENT: Final = "select next_event_id - 1 from harvest_executions where execution_id = $1"
+_STANDING: Final = "select state, next_event_id - 1 as last_event_id from harvest_executions where execution_id = $1"
 _COUNTS: Final = "select kind, count(*) as events from harvest_events where execution_id = $1 group by kind"
 # Of the attempts of an activity, the last.
 _BESIDE: Final = f"""
@@ -39,9 +39,10 @@ _BESIDE: Final = f"""
 
 
 class WindowRows(Struct, frozen=True):
-    """Events of a window, the number of the last event of all, and how many there are of each kind."""
+    """Events of a window, the run's state, the number of the last event of all, and how many are of each kind."""
 
     events: list[Record]
+    state: int
     last_event_id: int
     counts: dict[int, int]
 
@@ -73,14 +74,14 @@ async def window(
     They are those of `kinds`, or with `others` those of all other kinds, of which this release need not know each.
     """
     async with store.read.connection() as connection:
-        last = await connection.fetchval(_LAST_EVENT, execution_id)
-        if last is None:
+        run = await connection.fetchrow(_STANDING, execution_id)
+        if run is None:
             return None
         counted = await connection.fetch(_COUNTS, execution_id)
         sql = _BACKWARD if newest_first else _FORWARD
         end = _BEYOND_ALL if before is None else before
         events = await connection.fetch(sql, execution_id, head, after, end, list(kinds), not others, limit)
-    return WindowRows(events, last, {row["kind"]: row["events"] for row in counted})
+    return WindowRows(events, run["state"], run["last_event_id"], {row["kind"]: row["events"] for row in counted})
 
 
 async def beside(store: Store, execution_id: UUID, wanted: Beside, *, head: int) -> list[Record]:

@@ -1,0 +1,41 @@
+"""The frame of every page of one run: its head, and the tabs that lead from each of them to the others."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from harvest.operations.views import ExecutionDetail, is_open
+from harvest_console.rendering.states import shown_state
+
+
+class Tab(Struct, frozen=True):
+    """One page of a run: its key, the word on its tab, and what follows `/w/{execution_id}` in its address."""
+
+    key: str
+    word: str
+    path: str
+
+
+TABS: Final = (
+    Tab("run", "Run", ""),
+    Tab("history", "History", "/history"),
+    Tab("timeline", "Timeline", "/timeline"),
+    Tab("tree", "Tree", "/tree"),
+    Tab("chain", "Runs", "/runs"),
+    Tab("stack", "Stack", "/stack"),
+)
+
+
+def frame(run: ExecutionDetail, tab: str) -> dict[str, Any]:
+    """What `run_page.html` needs beside what a tab's own template does."""
+    return {
+        "run": run,
+        "is_open": is_open(run.state),
+        "shown": shown_state(run.state, run.blocked.code if run.blocked else None),
+        "tabs": TABS,
+        "tab": tab,
+        "section": "workflows",
+        "topics": f"run:{run.shard_id}.{run.partition}" if is_open(run.state) else "",
+    }
