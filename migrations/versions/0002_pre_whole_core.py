@@ -37,7 +37,11 @@ PAUSED = (
        add constraint harvest_workflow_tasks_state_check check (state between 0 and 4) not valid""",
 )
 # A key says which event it was used for: where an update is to be answered.
-DEDUPE = ("alter table harvest_dedupe add column written_to uuid, add column event_id integer",)
+DEDUPE = (
+    "alter table harvest_dedupe add column written_to uuid, add column event_id integer",
+    # Keys of deliveries from other shards, by their age: they are forgotten when they can no longer come twice.
+    "create index harvest_dedupe_deliveries on harvest_dedupe (created_at) where kind = 5",
+)
 REQUESTS = (
     "alter table harvest_requests add column worker uuid, add column taken_by uuid, add column taken_at timestamptz",
     "create index harvest_requests_waiting on harvest_requests (created_at) where answered_at is null",

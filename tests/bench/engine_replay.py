@@ -8,7 +8,8 @@ from typing import Any, Final
 from harvest.history.events import Event
 from harvest.history.ids import ExecutionId
 from harvest.replay.context import WorkflowContext
-from harvest.replay.run import Identity, Run
+from harvest.replay.run import Run
+from harvest.replay.state import Identity
 from harvest.store import claims
 from tests.bench.engine_app import app, stamps
 from tests.bench.engine_bench import Engine, running_engine

@@ -112,6 +112,21 @@ async def fails(ctx: WorkflowContext) -> str:
     return signal
 
 
+begun, gate = asyncio.Event(), asyncio.Event()
+
+
+@app.activity
+async def waits_at_the_gate() -> str:
+    begun.set()
+    await gate.wait()
+    return "done"
+
+
+@app.workflow
+async def works(ctx: WorkflowContext) -> str:
+    return await ctx.execute_activity(waits_at_the_gate)
+
+
 @pytest.fixture
 async def work(new_database: Callable[[str], str]) -> AsyncIterator[tuple[Worker, Shards]]:
     async with at_work(app, new_database("messages")) as working:
@@ -173,6 +188,31 @@ async def test_a_paused_run_goes_on_where_it_was(work: tuple[Worker, Shards]) ->
     assert await handle.cancel()
     with pytest.raises(WorkflowFailedError, match="CANCELLED"):
         await handle.result(timeout=20)
+
+
+async def test_an_activity_under_way_ends_while_its_run_is_paused_and_is_seen_at_the_resume(
+    work: tuple[Worker, Shards],
+) -> None:
+    gate.clear()
+    handle = await app.start(works)
+    await asyncio.wait_for(begun.wait(), 20)
+    await handle.pause()
+    gate.set()
+
+    async def has_ended() -> bool:
+        return EventKind.ACTIVITY_COMPLETED in [each.kind for each in await history_of(work[1], handle.execution_id)]
+
+    await eventually(has_ended)
+    assert (await reading.get(work[1], handle.execution_id)).state == "PAUSED"
+    assert await handle.resume()
+    assert await handle.result(timeout=20) == "done"
+    kinds = [each.kind for each in await history_of(work[1], handle.execution_id)]
+    assert kinds[-4:] == [
+        EventKind.WORKFLOW_EXECUTION_PAUSED,
+        EventKind.ACTIVITY_COMPLETED,
+        EventKind.WORKFLOW_EXECUTION_RESUMED,
+        EventKind.WORKFLOW_COMPLETED,
+    ]
 
 
 async def test_a_run_is_started_with_a_signal_or_an_update_or_reached_by_them(work: tuple[Worker, Shards]) -> None:

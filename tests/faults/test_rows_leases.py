@@ -19,10 +19,8 @@ import asyncpg
 import msgspec
 import pytest
 from litestar import Litestar
-from litestar.testing import AsyncTestClient
 
 from harvest import Harvest, Retry, WorkflowContext, running
-from harvest.errors import WorkflowFailedError, WorkflowNotRegisteredError
 from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.store import claims, fleet
@@ -39,10 +37,10 @@ from tests.faults.app import keeps_busy, takes, takes_long, waits_for_file
 from tests.faults.process import ROOT, WorkerProcess
 from tests.faults.test_frozen import registered
 from tests.scale import scale
-from tests.store.rows import a_run, a_worker, activities_of, one, task_of
+from tests.store.rows import a_run, a_worker, one, task_of
 from tests.support import FAST, at_work, check_invariants, eventually, history_of
 
-SOON = timedelta(seconds=60)
+SOON = timedelta(seconds=30)
 app = Harvest()
 ran: Counter[int] = Counter()
 
@@ -328,8 +326,8 @@ async def embedded(url: str, notes_path: Path, seconds: float) -> int:
 
 async def by_plugin(url: str, notes_path: Path, seconds: float) -> int:
     new, workflow = an_app()
-    plugin = HarvestPlugin(new, urls={0: url}, options=WorkerOptions(drain_timeout=0.5))
-    async with AsyncTestClient(Litestar(plugins=[plugin])):
+    web = Litestar(plugins=[HarvestPlugin(new, urls={0: url}, options=WorkerOptions(drain_timeout=0.5))])
+    async with web.lifespan():
         result: int = await (await new.start(workflow, str(notes_path), seconds)).result(SOON)
         return result
 

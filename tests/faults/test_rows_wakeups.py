@@ -1,4 +1,4 @@
-"""Wakes that are missed and listeners that are deaf (docs/faults.md, 1 to 9): what comes is decided without any poll."""
+"""Wakes that are missed, listeners that are deaf (docs/faults.md, 1 to 9): what comes is decided without any poll."""
 
 from __future__ import annotations
 
@@ -193,7 +193,9 @@ async def test_04_05_wakes_are_as_quick_after_the_server_was_away_as_before(
         back = clock.monotonic() - began
         after = await pings(20)
     assert after < 20 * before + 1
-    proof("wakes after an outage", away_s=away, listens_again_after_s=back, before_ms=1e3 * before, after_ms=1e3 * after)
+    proof(
+        "wakes after an outage", away_s=away, listens_again_after_s=back, before_ms=1e3 * before, after_ms=1e3 * after
+    )
 
 
 async def answers_and_listens(shards: Shards) -> bool:

@@ -89,9 +89,11 @@ async def golden_joins(ctx: WorkflowContext, numbers: list[int]) -> list[Any]:
     gathered = await asyncio.gather(*(ctx.execute_activity(double, number) for number in numbers))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(ctx.execute_activity(double, number)) for number in gathered]
-    completed = [await soonest for soonest in asyncio.as_completed([ctx.execute_activity(double, 5), asyncio.sleep(0)])]
+    mixed: list[Awaitable[Any]] = [ctx.execute_activity(double, 5), asyncio.sleep(0)]
+    completed = [await soonest for soonest in asyncio.as_completed(mixed)]
     fanned = await ctx.fan_out(double, [task.result() for task in tasks], at_once=2)
-    winner = await ctx.race(ctx.execute_activity(slow, 20.0), ctx.execute_activity(double, 7))
+    raced: list[Awaitable[Any]] = [ctx.execute_activity(slow, 20.0), ctx.execute_activity(double, 7)]
+    winner = await ctx.race(*raced)
     lock, order = asyncio.Lock(), list[int]()
 
     async def one_by_one(number: int) -> None:

@@ -16,7 +16,9 @@ DEAD = "postgresql://postgres@/x?host=/nonexistent"
 
 async def test_figures_of_all_shards_are_added_up(shards: Shards, actor: Actor) -> None:
     for n in range(5):
-        await add(shards, n % 2, Run(workflow_id=f"open-{n}", age=n, blocked="step_too_long" if n == 3 else None))
+        state = State.PAUSED if n == 4 else State.RUNNING
+        blocked = "step_too_long" if n == 3 else None
+        await add(shards, n % 2, Run(workflow_id=f"open-{n}", age=n, state=state, blocked=blocked))
     for n, state in enumerate((State.FAILED, State.TIMED_OUT, State.COMPLETED, State.FAILED)):
         await add(shards, n % 2, Run(workflow_id=f"closed-{n}", state=state))
     for store in shards.stores.values():
@@ -33,7 +35,7 @@ async def test_figures_of_all_shards_are_added_up(shards: Shards, actor: Actor) 
         )
     await auditing.record(shards, actor, "workflow.start", "execution", "e-1", "succeeded")
     seen = await overview(shards)
-    assert (seen.status, seen.open, seen.blocked, seen.failed) == ("complete", 5, 1, 2)
+    assert (seen.status, seen.open, seen.paused, seen.blocked, seen.failed) == ("complete", 5, 1, 1, 2)
     assert seen.oldest is not None
     assert seen.oldest.workflow_name == "order_flow"
     assert [(shard.shard_id, shard.available, shard.open) for shard in seen.shards] == [(0, True, 3), (1, True, 2)]

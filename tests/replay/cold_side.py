@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from harvest.history.events import Event
-from harvest.replay.run import Identity
+from harvest.replay.state import Identity
 from tests.replay.differential import Case, fingerprint_of
 from tests.replay.oracle import let_go_of_all
 

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from harvest.history.events import Event
 from harvest.history.kinds import COMMANDS, EventKind
-from harvest.replay.run import Identity, Run
+from harvest.replay.run import Run
+from harvest.replay.state import Identity
 from tests.replay import program
 from tests.replay.noting import NEW_BUILD
 from tests.replay.oracle import (

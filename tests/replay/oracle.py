@@ -25,7 +25,8 @@ from harvest.replay.continuing import Onward
 from harvest.replay.decision import Outcome, outcome_of
 from harvest.replay.records import AnswerUpdate, RunLocal
 from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
-from harvest.replay.run import Identity, Run
+from harvest.replay.run import Run
+from harvest.replay.state import Identity
 from tests.replay.acting import ACTS
 from tests.replay.noting import NEW_BUILD, OLD_BUILD, NotingContext, Trace
 from tests.replay.world import START, World

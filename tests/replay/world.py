@@ -258,7 +258,7 @@ class World:
             self.end_child(self.chance.choice(list(self.children)))
         elif self.updated < 2 * MOST_UPDATES and luck < 0.5:
             self.update()
-        elif not self.cancelled and luck < 0.515:
+        elif not self.cancelled and luck < (0.7 if self.run is not None and self.run.is_done else 0.515):
             self.cancel()
         elif self.signals < 2 * MOST_SIGNALS and (luck < 0.9 or not self.timers):
             self.signal()

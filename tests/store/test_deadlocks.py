@@ -11,15 +11,23 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from msgspec import Raw
 
 from harvest import clock
+from harvest.history.data import Target
+from harvest.history.deliveries import ChildClosed, ChildStart, DeliveryKind, ExternalSignal
+from harvest.history.events import encode_data
+from harvest.history.ids import mint_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
+from harvest.shards import Shards
 from harvest.store import appends, claims, closings, fleet, results, timers, upkeep
-from harvest.store.commit import HELD, PARKED, Batch, commit
+from harvest.store.commit import HELD, PARKED, Batch, Successor, commit
 from harvest.store.results import ActivityEnd, ActivityRetry
 from harvest.store.store import Store
+from harvest.worker.deliverer import Deliverer
 from tests.scale import scale
+from tests.store.kin import a_deliverer, rounds
 from tests.store.rows import a_run, a_worker
 from tests.store.rules import an_entry
 
@@ -45,6 +53,8 @@ class Hunt:
         self.done: Counter[str] = Counter()
         self.workers: list[UUID] = []
         self.stores: list[Store] = []
+        self.seen: list[UUID] = []
+        self.deliverers: dict[int, Deliverer] = {}
 
     def store(self) -> Store:
         self.stores.append(Store(0, self.url))
@@ -107,11 +117,40 @@ class Hunt:
         if closes:
             batch.event(run, event_id, EventKind.WORKFLOW_COMPLETED, 0, None, b"{}")
             batch.close(run, b"1", None)
+            batch.cascade(run)
             event_id += 1
+        self._relate(batch, run, closes)
         batch.decision(
             run, attempt=row["attempt"], expected=row["next_event_id"], next_event_id=event_id,
             state=10 if closes else 0, task_state=self.chance.choice((HELD, PARKED)), merged=merged, waiting=None,
         )  # fmt: skip
+
+    def _relate(self, batch: Batch, run: UUID, closes: bool) -> None:
+        """What the decision does to other runs: children, messages, perhaps a successor."""
+        if self.chance.random() < 0.5:
+            child, name = mint_execution_id(0), self.chance.choice(("a", "b", uuid4().hex))
+            start = ChildStart(workflow_name="w", workflow_id=name, parent_id=str(run), root_id=str(run))
+            batch.child(run, 90, child, self.chance.randrange(3), awaited=True)
+            batch.delivery(run, 90, DeliveryKind.CHILD_START, child, 0, encode_data(start))
+        for other in self.seen[-3:]:
+            signal = ExternalSignal(Target(execution_id=str(other)), "s")
+            batch.delivery(run, 91, DeliveryKind.EXTERNAL_SIGNAL, other, 0, encode_data(signal))
+        self.seen = [*self.seen[-20:], run]
+        self.chance.shuffle(self.seen)
+        if closes and self.chance.random() < 0.5:
+            new = Successor(
+                execution_id=mint_execution_id(0), business_key=uuid4(), workflow_name="w", workflow_id="w", version=1,
+                partition=0, queue="default", started=b"{}", input=b"null", repoint=self.chance.random() < 0.5,
+            )  # fmt: skip
+            batch.successor(run, new)
+        elif closes:
+            closed = ChildClosed(str(run), int(EventKind.CHILD_WORKFLOW_COMPLETED), Raw(b"{}"))
+            for parent in self.seen[:1]:
+                batch.delivery(run, 0, DeliveryKind.CHILD_CLOSED, parent, 0, encode_data(closed))
+
+    async def deliver(self, store: Store) -> None:
+        deliverer = self.deliverers.setdefault(id(store), a_deliverer(Shards({0: self.url}), store))
+        await rounds(deliverer)
 
     async def end(self, store: Store) -> None:
         rows = await store.scan.fetch(_RUNNING)
@@ -162,7 +201,7 @@ class Hunt:
 
 
 async def test_no_deadlock_whoever_writes_at_once(
-    new_database: Callable[[str], str], proof: Callable[..., None], request: pytest.FixtureRequest
+    new_database: Callable[[str], str], proof: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     seed, seconds = 20261129, scale(4, 60)
     print(f"seed {seed}")
@@ -178,12 +217,14 @@ async def test_no_deadlock_whoever_writes_at_once(
         until = clock.monotonic() + seconds
         jobs = (
             hunt.signal, hunt.signal, hunt.terminate, hunt.claim, hunt.claim, hunt.commit, hunt.commit, hunt.end,
-            hunt.retry, hunt.fire, hunt.lose_a_worker, hunt.give_back,
+            hunt.retry, hunt.fire, hunt.deliver, hunt.deliver, hunt.lose_a_worker, hunt.give_back,
         )  # fmt: skip
         async with asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(hunt.keep_doing(job, until))
         assert all(hunt.done[job.__name__] > 5 for job in jobs), hunt.done
+        assert "deadlock" not in caplog.text
+        hunt.done["made"] = sum(deliverer._counters.delivered for deliverer in hunt.deliverers.values())
         wrong = await first.scan.fetch(
             """select e.execution_id from harvest_executions e
                 where e.next_event_id - 1 <> (
@@ -192,5 +233,7 @@ async def test_no_deadlock_whoever_writes_at_once(
         assert not wrong, "histories are dense"
         proof("deadlock hunt", seed=seed, seconds=seconds, **hunt.done)
     finally:
+        for deliverer in hunt.deliverers.values():
+            await deliverer._shards.close()
         for store in hunt.stores:
             await store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from asyncio import sleep as nap
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -127,6 +128,39 @@ async def test_sleeping_activities_take_virtual_time() -> None:
     async with WorkflowEnvironment(app) as env:
         assert await (await env.start(calls, 600)).result() == 600
         assert env.now() == START + timedelta(seconds=600 + 200 + 5 + 5)
+
+
+async def test_a_sleep_that_was_imported_by_name_takes_virtual_time_too() -> None:
+    async def naps(seconds: int) -> int:
+        await nap(seconds)
+        return seconds
+
+    app, _, calls = _app(naps)
+    async with WorkflowEnvironment(app) as env:
+        assert await (await env.start(calls, 300)).result() == 300
+        assert env.now() == START + timedelta(minutes=5)
+    began = asyncio.get_running_loop().time()
+    await nap(0.01)
+    assert asyncio.get_running_loop().time() - began >= 0.009
+
+
+async def test_time_is_not_skipped_while_something_real_is_under_way() -> None:
+    """A timer of an hour does not come before an activity that takes a moment of real time."""
+
+    async def works(_: Any) -> str:
+        await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait, 0.05)
+        return "first"
+
+    app = Harvest()
+    work = app.activity(name="works")(works)
+
+    @app.workflow
+    async def races(ctx: WorkflowContext) -> int:
+        return (await ctx.race(ctx.execute_activity(work, None), ctx.sleep(3600))).index
+
+    async with WorkflowEnvironment(app) as env:
+        assert await (await env.start(races)).result() == 0
+        assert env.now() == START
 
 
 async def test_heartbeats_keep_an_attempt_alive_and_hand_on_their_details() -> None:

@@ -17,6 +17,7 @@ WIDE: Final = 100.0
 # A break is this wide, and all of them together at most that.
 _GAP: Final = 5.0
 _ALL_GAPS: Final = 40.0
+_GAP_NAMED: Final = 4.0
 _LEAST_GAP: Final = 1.0
 # Stretches that take this many times as much of the width as all others leave too little for those.
 _BY_FAR: Final = 3.0
@@ -31,18 +32,31 @@ _UNITS: Final = (
     *(_DAY * days for days in (1, 2, 7, 14, 30, 90, 365)),
 )
 _MARKS: Final = 7
-_ROOM: Final = 9.5
+_MOST_MARKS: Final = 40
+# Half of what the text of a break takes up, and what a letter does with the space about it.
+_ROOM: Final = 3.0
+_LETTER: Final = 1.0
 
 Interval = tuple[datetime, datetime]
 
 
 class Gap(Struct, frozen=True):
-    """A break: where it is, in percent, and how long the time is that it stands for."""
+    """A break: where it is, in percent, and for how long it stands; `text` says so where there is room."""
 
     x: float
     width: float
+    seconds: float
     text: str
-    named: bool
+
+    @property
+    def middle(self) -> float:
+        """Where its middle is."""
+        return round(self.x + self.width / 2, 2)
+
+    @property
+    def text_x(self) -> float:
+        """Where the middle of its text is, within the drawing."""
+        return min(max(self.middle, _ROOM), WIDE - _ROOM)
 
 
 class Mark(Struct, frozen=True):
@@ -92,13 +106,20 @@ def build_axis(instants: Iterable[datetime], busy: Sequence[Interval], *, zone: 
     for n, length in enumerate(lengths):
         places.append(places[-1] + (gap if n in left_out else length * scale))
     places[-1] = WIDE
-    gaps = [
-        Gap(round(places[n], 2), round(gap, 2), span_text(lengths[n]), named=gap >= _GAP / 2) for n in sorted(left_out)
-    ]
+    text = _about if gap >= _GAP_NAMED else (lambda length: "")
+    gaps = [Gap(round(places[n], 2), round(gap, 2), lengths[n], text(lengths[n])) for n in sorted(left_out)]
     unit = next((unit for unit in _UNITS if shown / unit <= _MARKS), _UNITS[-1])
     axis = Axis(start, ordered[-1], gaps, [], span_text(unit), seconds, places)
     marks = _marks(axis, lengths, left_out, unit, zone, now)
     return Axis(start, ordered[-1], gaps, marks, axis.unit if marks else "", seconds, places)
+
+
+def _about(seconds: float) -> str:
+    """A length in its largest unit: a break has no room for more."""
+    for length, word in ((_DAY, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {word}"
+    return f"{seconds:.0f} s"
 
 
 def _idle(seconds: Sequence[float], taken: Sequence[tuple[float, float]]) -> list[bool]:
@@ -138,24 +159,27 @@ def _squeezing(longest: Sequence[float], total: float) -> int:
 def _marks(
     axis: Axis, lengths: Sequence[float], left_out: set[int], unit: float, zone: tzinfo, now: datetime
 ) -> list[Mark]:
-    """A mark at each whole unit of the reader's clock, and a text where it keeps clear of the last one."""
+    """A mark at each whole unit of the reader's clock, with its time where that keeps clear of all others."""
     offset = (axis.start.astimezone(zone).utcoffset() or timedelta()).total_seconds()
     begin = axis.start.timestamp() + offset
-    blocked = [gap.x + gap.width / 2 for gap in axis.gaps if gap.named]
+    taken = [(gap.text_x, len(gap.text) * _LETTER) for gap in axis.gaps if gap.text]
     marks: list[Mark] = []
-    named = -WIDE
+    # The date is told where it is not that of the time before.
+    told = now
     for n, length in enumerate(lengths):
         if n in left_out:
             continue
         low = axis.instants[n]
         number = floor((begin + low) / unit) + 1
-        while (seconds := number * unit - begin) <= low + length and len(marks) < 40:
+        while (seconds := number * unit - begin) <= low + length and len(marks) < _MOST_MARKS:
             at = axis.start + timedelta(seconds=seconds)
-            x = axis.x(at)
-            clear = x - named >= _ROOM and all(abs(x - middle) >= _ROOM * 0.7 for middle in blocked)
-            fits = clear and _ROOM / 2 <= x <= WIDE - _ROOM / 2
-            if fits:
-                named = x
-            marks.append(Mark(x, instant_text(at, zone, now, millis=unit < 1) if fits else ""))
+            text, x = instant_text(at, zone, told, millis=unit < 1), axis.x(at)
+            room = len(text) * _LETTER
+            if room / 2 <= x <= WIDE - room / 2 and all(abs(x - middle) >= (room + size) / 2 for middle, size in taken):
+                taken.append((x, room))
+                told = at
+            else:
+                text = ""
+            marks.append(Mark(x, text))
             number += 1
     return marks

@@ -13,6 +13,7 @@ from harvest.operations.timelines import Step, Timeline
 from harvest.operations.views import is_open
 from harvest_console.pages.axis import WIDE, Axis, Interval, build_axis
 from harvest_console.pages.events import clipped
+from harvest_console.rendering.names import short_id
 from harvest_console.rendering.times import instant_text, span_text
 
 WORDS: Final = {
@@ -134,7 +135,7 @@ class _Bar:
         return Bar(
             step=step.step,
             word=WORDS.get(step.kind, step.kind.replace("_", " ")),
-            name=clipped(step.name or self._unnamed()),
+            name=step_name(step),
             outcome=self._outcome(),
             mark=mark,
             look=look,
@@ -155,11 +156,6 @@ class _Bar:
             leads_to=step.execution_id,
             is_open=self._goes_on,
         )
-
-    def _unnamed(self) -> str:
-        if self._step.kind == "timer" and self._step.fires_at is not None:
-            return f"of {span_text((self._step.fires_at - self._step.start).total_seconds())}"
-        return self._step.workflow_id or ""
 
     def _outcome(self) -> str:
         if self._is_open:
@@ -190,9 +186,17 @@ class _Bar:
     def _title(self, text: str) -> str:
         step = self._step
         at = instant_text(step.start, self._zone, self._now, millis=True)
-        named = " ".join(part for part in (WORDS.get(step.kind, step.kind), clipped(step.name)) if part)
+        named = " ".join(part for part in (WORDS.get(step.kind, step.kind), step_name(step)) if part)
         waited = f", waited {_length(step.wait_ms)} for a worker" if step.wait_ms else ""
         return f"{named}: {self._outcome()}, from {at}, {text}{waited}"
+
+
+def step_name(step: Step) -> str:
+    """What a step is called: an activity by its name, a timer by its length, another run by its type and id."""
+    if step.kind == "timer" and step.fires_at is not None:
+        # The start is written a moment after the instant from which the database counts.
+        return f"of {span_text(round((step.fires_at - step.start).total_seconds(), 1))}"
+    return clipped(" ".join(part for part in (step.name, short_id(step.workflow_id or "")) if part))
 
 
 def _length(milliseconds: float | None) -> str:

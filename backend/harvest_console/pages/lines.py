@@ -104,7 +104,7 @@ def _folded(begun: EventView, followers: list[EventView], known: Names, open_wor
     return Line(
         event_id=begun.event_id,
         word=WORDS.get(begun.type, begun.type),
-        text=clipped(step_name(begun)),
+        text=_name(begun, end),
         detail=clipped(_detail(begun, end, attempts[-1] if attempts else None)),
         instant=instant(begun.data.get("fires_at")) if end is None else None,
         leads_to=leads_to(begun, known) or (leads_to(end, known) if end else None),
@@ -132,6 +132,12 @@ def _alone(event: EventView, known: Names) -> Line:
         took="",
         parts=[Part(event.event_id, "data", event.bytes)] if row.unfolds else [],
     )
+
+
+def _name(begun: EventView, end: EventView | None) -> str:
+    if begun.type == "TimerStarted":
+        return step_name(begun).removeprefix("timer").strip() + (", fires" if end is None else "")
+    return clipped(step_name(begun))
 
 
 def _outcome(end: EventView) -> tuple[str, str]:

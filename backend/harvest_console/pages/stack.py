@@ -66,7 +66,7 @@ async def stack_page(request: AnyRequest, shards: Shards, execution: str) -> Pag
     run = await reading.get(shards, execution_id)
     seen, waits = await asyncio.gather(_stack(shards, execution_id), stacks.awaitables(shards, execution_id))
     told = seen if isinstance(seen, StackView) else None
-    places, left_out = _places(told.tasks if told else ())
+    places, left_out = places_of(told.tasks if told else ())
     rows = _rows(waits, told.pending if told else run.pending)
     return render(
         request,
@@ -92,7 +92,7 @@ async def _stack(shards: Shards, execution_id: UUID) -> StackView | Unanswered:
         return unanswered(error)
 
 
-def _places(tasks: Iterable[TaskStack]) -> tuple[list[Place], int]:
+def places_of(tasks: Iterable[TaskStack]) -> tuple[list[Place], int]:
     """Tasks by the place where they wait, in order of their first one, and how many tasks no room was left for."""
     together: dict[tuple[Frame, ...], list[str]] = {}
     for task in tasks:

@@ -13,7 +13,7 @@ from harvest.operations import reading, timelines
 from harvest.operations.timelines import Timeline
 from harvest.operations.views import ExecutionDetail, is_open
 from harvest.shards import Shards
-from harvest_console.pages.drawing import draw
+from harvest_console.pages.drawing import WORDS, draw, step_name
 from harvest_console.pages.frames import frame
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
 from harvest_console.rendering import build_url, render, render_region
@@ -98,6 +98,7 @@ def _context(request: AnyRequest, run: ExecutionDetail, found: Timeline, place: 
     where = {"after": place.after, "before": place.before}
     return {
         "found": found,
+        "words": WORDS,
         "drawing": draw(found, zone=zone, now=clock.now()),
         "view": place.view,
         "run_url": build_url(base, f"/w/{run.execution_id}"),
@@ -109,7 +110,7 @@ def _context(request: AnyRequest, run: ExecutionDetail, found: Timeline, place: 
         "earlier_url": link(before=found.previous_cursor) if found.previous_cursor is not None else None,
         "later_url": link(after=found.next_cursor) if found.next_cursor is not None else None,
         "last_url": link(before=_LAST) if found.next_cursor is not None else None,
-        "slowest": [(step, link(after=step.step - 1)) for step in found.rollup.slowest],
+        "slowest": [(step, step_name(step), link(after=step.step - 1)) for step in found.rollup.slowest],
     }
 
 

@@ -112,13 +112,13 @@ async def prepare(
         search_attributes=None if request.search_attrs is None else search_attributes(request.search_attrs),
         execution_timeout=request.execution_timeout_secs or declared.get("execution_timeout"),
         chain_deadline=None if not chain_timeout else await starts.instant_in(store, chain_timeout),
-        retry=_retry(request.retry, declared),
+        retry=retry_of(request.retry, declared),
         carried=carried,
     )
     return Prepared(store, new, definition)
 
 
-def _retry(asked: RetryPolicy | None, declared: Mapping[str, Any]) -> RetryPolicy | None:
+def retry_of(asked: RetryPolicy | None, declared: Mapping[str, Any]) -> RetryPolicy | None:
     """The policy of the run; None where one attempt is all it has."""
     policy = asked
     if policy is None and declared.get("retry") is not None:

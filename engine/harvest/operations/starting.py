@@ -24,7 +24,7 @@ from harvest.operations import definitions
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
 from harvest.operations.inputs import check_input
-from harvest.operations.preparing import StartRequest, checked, prepare, target_of
+from harvest.operations.preparing import StartRequest, checked, prepare, retry_of, target_of
 from harvest.shards import Shards
 from harvest.store import closings, starts
 from harvest.store.pool import Connection, Record
@@ -283,6 +283,11 @@ async def start_many(
     definition = await definitions.find(shards, workflow_name)
     check_input(input, definition.input_schema, what=f"the input of workflow {workflow_name!r}")
     declared = definition.input_schema.get("x-options", {})
+    chain_timeout = declared.get("chain_execution_timeout")
+    deadlines = {
+        shard_id: await starts.instant_in(shards.store(shard_id), chain_timeout)
+        for shard_id in (shards.router.writable if chain_timeout else ())
+    }
     by_shard: dict[int, list[NewExecution]] = {}
     for workflow_id in workflow_ids:
         shard_id = shards.router.place(
@@ -297,6 +302,8 @@ async def start_many(
                 input=input,
                 queue=declared.get("queue", "default"),
                 execution_timeout=declared.get("execution_timeout"),
+                chain_deadline=deadlines.get(shard_id),
+                retry=retry_of(None, declared),
             )
         )
     began = 0

@@ -14,7 +14,7 @@ from harvest.history.retrying import retry_delay
 
 if TYPE_CHECKING:
     from harvest.definitions.workflow import WorkflowDefinition
-    from harvest.replay.run import Run
+    from harvest.replay.state import RunState
 
 
 class ContinueAsNew(BaseException):
@@ -53,7 +53,7 @@ class Onward(Struct, frozen=True):
         return encode_data(self.started)
 
 
-def continued(run: Run, leaving: ContinueAsNew) -> Onward:
+def continued(run: RunState, leaving: ContinueAsNew) -> Onward:
     """What a run continues as."""
     changes: dict[str, Any] = {"input": Raw(leaving.input), "attempt": 1, "last_failure": None}
     if leaving.workflow is not None:
@@ -68,7 +68,7 @@ def continued(run: Run, leaving: ContinueAsNew) -> Onward:
     return _following(run, changes)
 
 
-def tried_again(run: Run, failure: Failure) -> Onward | None:
+def tried_again(run: RunState, failure: Failure) -> Onward | None:
     """The next attempt of a run that failed, if its policy has one left and its chain's deadline allows it.
 
     A run that was asked to end is not tried again.
@@ -84,7 +84,7 @@ def tried_again(run: Run, failure: Failure) -> Onward | None:
     return msgspec.structs.replace(onward, delay=delay, keeps_children=False)
 
 
-def _following(run: Run, changes: dict[str, Any]) -> Onward:
+def _following(run: RunState, changes: dict[str, Any]) -> Onward:
     own = run.identity.execution_id
     # Number 0 is no command's: the id is the same however often this decision is sent.
     following = derive_execution_id(shard_of(own), own, 0, int(run.now_at.timestamp() * 1000))

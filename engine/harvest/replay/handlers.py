@@ -15,7 +15,7 @@ from harvest.errors import DefinitionError
 from harvest.history.limits import check_text
 
 if TYPE_CHECKING:
-    from harvest.replay.run import Run
+    from harvest.replay.state import RunState
 
 
 class SignalHandler(Struct, frozen=True):
@@ -88,7 +88,7 @@ _signatures: dict[tuple[CodeType | None, bool, str, str], tuple[dict[str, Any] |
 
 
 @contextmanager
-def refusing(run: Run, who: str) -> Iterator[None]:
+def refusing(run: RunState, who: str) -> Iterator[None]:
     """While it lasts, every `ctx` call that acts, and every task or future, raises ForbiddenInWorkflowError."""
     before, run.only_looks = run.only_looks, who
     try:

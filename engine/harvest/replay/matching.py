@@ -20,7 +20,6 @@ BEGUN_BY: Final = {
     int(EventKind.CHILD_CANCEL_REQUESTED): int(EventKind.CHILD_WORKFLOW_STARTED),
 }
 # Beyond these frames the code is whoever replays the run.
-_DRIVER: Final = "harvest.replay.run"
 _DRIVES: Final = frozenset({"_spin", "_go_on", "replay", "deliver"})
 
 
@@ -93,7 +92,7 @@ def line_of_author() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
-        if name == _DRIVER and frame.f_code.co_name in _DRIVES:
+        if name.startswith("harvest.replay.") and frame.f_code.co_name in _DRIVES:
             break
         if not name.startswith("harvest.") and not is_standard_library(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"

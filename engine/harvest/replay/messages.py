@@ -19,7 +19,7 @@ from harvest.replay.loop import WorkflowFuture
 from harvest.replay.records import AnswerUpdate
 
 if TYPE_CHECKING:
-    from harvest.replay.run import Run
+    from harvest.replay.state import RunState
 
 ENDED = Failure(type="WorkflowEnded", message="the run ended before its handler had answered")
 
@@ -45,7 +45,7 @@ class Messages:
 
     __slots__ = ("_run", "admitted", "buffers", "late_cancel", "queries", "running", "signals", "updates", "waiters")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self.buffers: dict[str, deque[Message]] = {}
         self.waiters: dict[str, deque[tuple[WorkflowFuture, Any]]] = {}

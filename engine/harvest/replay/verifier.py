@@ -22,7 +22,8 @@ from harvest.history.kinds import TERMINAL, EventKind
 from harvest.replay.context import WorkflowContext
 from harvest.replay.decision import Outcome, outcome_of
 from harvest.replay.locating import line_of
-from harvest.replay.run import Identity, Run
+from harvest.replay.run import Run
+from harvest.replay.state import Identity
 
 NOTHING: Final = "nothing"
 Finding = Literal["clean", "diverged", "not_registered", "undecodable"]

@@ -15,7 +15,7 @@ from harvest.replay.records import RecordMarker
 from harvest.replay.unwinding import AbandonStep
 
 if TYPE_CHECKING:
-    from harvest.replay.run import Run
+    from harvest.replay.state import RunState
 
 CHOICES: Final = frozenset(
     {
@@ -32,7 +32,7 @@ class Versions:
 
     __slots__ = ("_chosen", "_recorded", "_run", "_stands", "effects", "locals", "rejections", "retired")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self._recorded: dict[str, int] = {}
         self._chosen: dict[str, int] = {}

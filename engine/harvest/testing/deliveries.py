@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -10,6 +10,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw
 
+from harvest.definitions.options import WorkflowOptions
+from harvest.history import payload
 from harvest.history.data import (
     ChildWorkflowFailed,
     ExternalAwaitFailed,
@@ -127,55 +129,56 @@ class Deliveries:
         key = business_key(start.tenant, start.workflow_name, start.workflow_id)
         taken = self._world.newest(key)
         if taken is not None and taken.state.is_open:
-            self._refuse_child(source, seq, target, start)
+            self._refuse_child(target, start, taken.execution_id)
             return
         latest = self._world.registry.latest(start.workflow_name)
         version = start.version or (latest.version if latest is not None else 1)
         definition = self._world.registry.workflow(start.workflow_name, version)
-        queue = start.queue or (definition.options.queue if definition is not None else "default")
-        timeout, retry = start.execution_timeout, start.retry
-        if definition is not None:
-            timeout = definition.options.execution_timeout if timeout is None else timeout
-            retry = definition.options.retry if retry is None else retry
+        # What the parent did not say is as the child's code declares it.
+        declared = definition.options if definition is not None else WorkflowOptions()
+        chain = declared.chain_execution_timeout
+        retry = start.retry or declared.retry
         started = WorkflowStarted(
             workflow_name=start.workflow_name,
             workflow_id=start.workflow_id,
             version=version,
             seed=target.int & ((1 << 61) - 1),
             input=start.input,
-            queue=queue,
-            execution_timeout_seconds=timeout,
+            queue=start.queue or declared.queue,
+            execution_timeout_seconds=start.execution_timeout or declared.execution_timeout,
             tenant=start.tenant,
             priority=start.priority,
             parent_id=start.parent_id,
             root_id=start.root_id,
             reports=start.reports,
-            retry=retry,
+            retry=None if retry is None or retry.max_attempts <= 1 else retry,
+            chain_deadline=None if chain is None else self._world.clock.now + timedelta(seconds=chain),
         )
-        self._world.create(target, started, [])
+        memo = bytes(start.memo)
+        self._world.create(target, started, [], memo=None if memo == payload.NULL else memo)
 
-    def _refuse_child(self, source: Execution, seq: int, target: UUID, start: ChildStart) -> None:
-        self._world.children.pop(target, None)
-        if not start.awaited:
-            return
+    def _refuse_child(self, target: UUID, start: ChildStart, holder: UUID) -> None:
         failure = Failure(
             "WorkflowAlreadyStarted",
-            f"workflow {start.workflow_name!r} with id {start.workflow_id!r} is open already",
-            non_retryable=True,
+            f"workflow {start.workflow_name!r} with id {start.workflow_id!r} runs already, as execution {holder}",
         )
-        data = ChildWorkflowFailed(failure, "REJECTED")
-        self._world.append(source, EventKind.CHILD_WORKFLOW_FAILED, seq, data)
+        data = encode_data(ChildWorkflowFailed(failure, "REJECTED"))
+        self._tell_parent(target, EventKind.CHILD_WORKFLOW_FAILED, data)
 
     def _child_closed(self, source: Execution, seq: int, target: UUID, closed: ChildClosed) -> None:
-        child = self._world.children.pop(UUID(closed.first_execution_id), None)
+        self._tell_parent(UUID(closed.first_execution_id), EventKind(closed.kind), bytes(closed.data))
+
+    def _tell_parent(self, first: UUID, kind: EventKind, data: bytes) -> None:
+        """The end of a child, for the run that has it now, if it waits for it."""
+        child = self._world.children.pop(first, None)
         parent = None if child is None else self._world.executions.get(child.parent)
         if child is not None and child.awaited and parent is not None:
-            self._world.append(parent, EventKind(closed.kind), child.seq, bytes(closed.data))
+            self._world.append(parent, kind, child.seq, data)
 
     def _cancel_child(self, source: Execution, seq: int, target: UUID, cancel: Cancel) -> None:
         child = self._world.current(target)
         if child is not None and child.state.is_open:
-            self.request_cancel(child, cancel.reason)
+            self.request_cancel(child, cancel.reason, _actor(source))
 
     def _close_policy(self, source: Execution, seq: int, target: UUID, policy: ClosePolicy) -> None:
         child = self._world.current(target)
@@ -184,7 +187,7 @@ class Deliveries:
         if policy.action == "terminate":
             self.terminate(child, _ORPHANED)
         else:
-            self.request_cancel(child, _ORPHANED)
+            self.request_cancel(child, _ORPHANED, _actor(source))
 
     # Runs that somebody else started
 
@@ -197,7 +200,9 @@ class Deliveries:
     def _signal(self, source: Execution, seq: int, target: UUID, signal: ExternalSignal) -> None:
         found = self._find(source, signal.target)
         if found is not None:
-            event = self._world.append(found, EventKind.SIGNAL_RECEIVED, 0, SignalReceived(signal.name, signal.payload))
+            event = self._world.append(
+                found, EventKind.SIGNAL_RECEIVED, 0, SignalReceived(signal.name, signal.payload, _actor(source))
+            )
             self._answer(source, seq, found, event, EventKind.EXTERNAL_SIGNAL_DELIVERED)
         else:
             self._unknown(source, seq, signal.target, EventKind.EXTERNAL_SIGNAL_FAILED)
@@ -207,7 +212,7 @@ class Deliveries:
         if found is not None:
             event = found.events[-1] if found.state.is_open else None
             if event is not None:
-                self.request_cancel(found, cancel.reason)
+                self.request_cancel(found, cancel.reason, _actor(source))
             self._answer(source, seq, found, event, EventKind.EXTERNAL_CANCEL_DELIVERED)
         else:
             self._unknown(source, seq, cancel.target, EventKind.EXTERNAL_CANCEL_FAILED)
@@ -254,3 +259,7 @@ class Deliveries:
         names = ended.started.workflow_name, ended.started.workflow_id
         failure = ended.failure or failure_of_end(ended.state, *names)
         self._world.append(source, EventKind.EXTERNAL_AWAIT_FAILED, seq, ExternalAwaitFailed(failure, ended.state.name))
+
+
+def _actor(source: Execution) -> str:
+    return f"execution:{source.execution_id}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from harvest import clock as real_time
 from harvest.errors import ResultTimeoutError
-from harvest.testing.activities import Attempt
+from harvest.testing.attempts import Attempt
 from harvest.testing.clock import VirtualClock
 from harvest.testing.world import World
 
@@ -65,10 +65,12 @@ class Driver:
             self._failed.append(error)
         self._world.changed()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End the errands that are under way."""
-        for task in self._errands:
+        tasks = list(self._errands)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # Going on
 

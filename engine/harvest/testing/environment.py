@@ -93,15 +93,14 @@ class WorkflowEnvironment:
     ) -> None:
         """Let go of everything. What blocked a run, or a replay that disagreed, is raised if nobody has seen it."""
         world = self._world
-        self._driver.stop()
+        await self._driver.stop()
         if error is None:
             for execution in world.executions.values():
                 if execution.state.is_open and execution.work.run is not None:
                     world.check(execution)
-        world.activities.close()
         for execution in world.executions.values():
             execution.let_go()
-        await asyncio.sleep(0)
+        await world.activities.close()
         if error is None:
             for execution in world.troubled:
                 found = execution.blocked or execution.disagreement

@@ -23,7 +23,7 @@ from harvest.testing.clock import Due
 from harvest.worker.work import Work
 
 if TYPE_CHECKING:
-    from harvest.testing.activities import Activity
+    from harvest.testing.attempts import Activity
 
 
 class Child(Struct):

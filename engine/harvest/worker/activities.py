@@ -19,7 +19,6 @@ from harvest.errors import PayloadError
 from harvest.history.data import (
     ActivityCompleted,
     ActivityFailed,
-    ActivityScheduled,
     ActivityTimedOut,
     Failure,
     RetryPolicy,
@@ -322,8 +321,3 @@ def _called(function: Callable[..., object], *arguments: object) -> object:
         return function(*arguments)
     except StopIteration as error:
         raise RuntimeError("the activity raised StopIteration") from error
-
-
-def scheduled_data(data: bytes) -> ActivityScheduled:
-    """The options that history froze for an activity."""
-    return msgspec.json.decode(data, type=ActivityScheduled)

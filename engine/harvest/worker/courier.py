@@ -44,13 +44,16 @@ class Delivered(Struct):
 
 
 class Courier:
-    """Makes the deliveries of one shard's runs. `on_step` is told what was done, at each point where all is consistent.
+    """Makes the deliveries of one shard's runs.
+
+    `on_step` hears of each point between two steps, `on_told` of a run here that has something to deliver by its end.
 
     What is not made because of a lock is left as it is: its caller tries it again.
     """
 
     def __init__(self, shards: Shards, store: Store) -> None:
         self.on_step: Callable[[str], None] = lambda _: None
+        self.on_told: Callable[[UUID], None] = lambda _: None
         self._shards = shards
         self._store = store
         self._begetter = Begetter()
@@ -215,6 +218,8 @@ class Courier:
             store.hints.touch(each.partition)
             if each.holder is not None or each.told:
                 store.waker.wake(each.holder)
+            if each.told and store is self._store:
+                self.on_told(each.execution_id)
         done = {each.execution_id for each in ended}
         return [step for step in steps if step.run in done]
 

@@ -29,7 +29,8 @@ from harvest.replay.decision import Outcome, failed, history_cap, outcome_of
 from harvest.replay.locating import locate
 from harvest.replay.matching import BEGUN_BY, Asked
 from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
-from harvest.replay.run import Identity, Run
+from harvest.replay.run import Run
+from harvest.replay.state import Identity
 from harvest.store.commit import HELD, PARKED, Batch
 from harvest.worker import relating
 from harvest.worker.options import Counters

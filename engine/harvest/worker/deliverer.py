@@ -36,6 +36,7 @@ class Deliverer:
 
     def __init__(self, shards: Shards, store: Store, counters: Counters) -> None:
         self.courier = Courier(shards, store)
+        self.courier.on_told = self.kick
         self._shards = shards
         self._store = store
         self._counters = counters
@@ -92,8 +93,11 @@ class Deliverer:
             return max(0.0, self._look_at - clock.monotonic())
         async with self._store.deliver.connection() as connection:
             rows = await deliveries.waiting(connection, sources, BATCH)
+        left = {row.source_execution_id for row in rows}
         for source in sources:
             self._sources.pop(source, None)
+            if source not in left:
+                self._tries.pop(source, None)
         self.courier.on_step("picked")
         settled = await self._deliver(rows)
         if len(rows) >= BATCH or sum(len(row.payload) for row in rows) >= BATCH_BYTES:
@@ -179,6 +183,7 @@ class Deliverer:
             return _all_put_off(group, error.message)
         except asyncpg.PostgresError as error:
             if is_passing(error):
+                _log.warning("shard %s: deliveries were refused for now: %s", self._store.shard_id, error)
                 return Delivered()
             problem: Exception = error
         except Exception as error:

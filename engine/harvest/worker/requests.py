@@ -32,7 +32,8 @@ from harvest.history.ids import ExecutionId
 from harvest.history.states import FIRST_CLOSED, State
 from harvest.replay import unwinding
 from harvest.replay.context import WorkflowContext
-from harvest.replay.run import Identity, Run
+from harvest.replay.run import Run
+from harvest.replay.state import Identity
 from harvest.replay.waits import buffered_in, waits_of
 from harvest.store import requests
 from harvest.store.requests import Answer, Refusal, Standing, Taken

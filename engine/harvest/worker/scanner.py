@@ -13,14 +13,15 @@ import msgspec
 
 from harvest import clock
 from harvest.errors import ShardUnavailableError
-from harvest.history.data import ActivityFailed, ActivityTimedOut, Failure
+from harvest.history.data import ActivityFailed, ActivityTimedOut, Failure, RetryPolicy
 from harvest.history.events import encode_data
 from harvest.history.kinds import EventKind
 from harvest.history.limits import STRIKES
 from harvest.history.retrying import retry_delay
 from harvest.store import closings, fleet, results, timers, upkeep
 from harvest.store.store import Store
-from harvest.worker.activities import ActivityRunner, Attempt, scheduled_data
+from harvest.worker.activities import ActivityRunner, Attempt
+from harvest.worker.claimed import UNREADABLE, scheduled_data
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.watch import Lease
 
@@ -197,12 +198,11 @@ class Scanner:
             return _worker_killed(overdue.execution_id, overdue.seq, overdue.attempt)
         timeout = _timeout_type(overdue)
         last = msgspec.json.decode(overdue.last_failure, type=Failure) if overdue.last_failure else None
-        if timeout in ("start_to_close", "heartbeat"):
+        policy = _policy(overdue)
+        if timeout in ("start_to_close", "heartbeat") and policy is not None:
             failure = Failure(type="TimeoutError", message=f"the attempt ran into its {timeout} timeout")
             tries = max(1, overdue.attempt - overdue.strikes)
-            delay = retry_delay(
-                scheduled_data(overdue.scheduled).retry, failure, tries, f"{overdue.execution_id}/{overdue.seq}"
-            )
+            delay = retry_delay(policy, failure, tries, f"{overdue.execution_id}/{overdue.seq}")
             if delay is not None:
                 return results.ActivityRetry(
                     overdue.execution_id, overdue.seq, overdue.attempt, overdue.worker, delay, encode_data(failure)
@@ -232,6 +232,14 @@ def _worker_killed(execution_id: UUID, seq: int, attempt: int) -> results.Activi
     )
     data = encode_data(ActivityFailed(failure=failure, attempt=attempt))
     return results.ActivityEnd(execution_id, seq, attempt, None, EventKind.ACTIVITY_FAILED, data)
+
+
+def _policy(overdue: upkeep.Overdue) -> RetryPolicy | None:
+    """How the activity is retried; not at all if what history says of it cannot be read."""
+    try:
+        return scheduled_data(overdue.scheduled).retry
+    except UNREADABLE:
+        return None
 
 
 def _timeout_type(overdue: upkeep.Overdue) -> str:

@@ -13,7 +13,6 @@ import asyncpg
 from harvest import clock
 from harvest.definitions.registry import Registry
 from harvest.errors import OutcomeUnknownError, ShardUnavailableError
-from harvest.history.ids import ExecutionId
 from harvest.history.limits import STRIKES
 from harvest.shards import Shards
 from harvest.store import claims, results
@@ -22,7 +21,8 @@ from harvest.store.marks import Marks
 from harvest.store.progress import ProgressWriter
 from harvest.store.store import Store
 from harvest.store.wakes import ANYBODY, ASKED, CHANNEL
-from harvest.worker.activities import ActivityRunner, Attempt, Ended, scheduled_data
+from harvest.worker.activities import ActivityRunner, Attempt, Ended
+from harvest.worker.claimed import UNREADABLE, attempt_of, unreadable
 from harvest.worker.claimer import Claimer
 from harvest.worker.committer import Committer, Runner
 from harvest.worker.deciding import Decider, Decision
@@ -123,9 +123,12 @@ class ShardWorker(Runner):
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         """A loop that dies takes its worker along: a process that looks alive and does half its work is worse."""
-        if task.cancelled() or self._stopping:
+        if self._stopping:
             return
-        _log.critical("shard %s: the %s has died", self.store.shard_id, task.get_name(), exc_info=task.exception())
+        if task.cancelled():
+            _log.warning("shard %s: the %s was cancelled", self.store.shard_id, task.get_name())
+        else:
+            _log.critical("shard %s: the %s has died", self.store.shard_id, task.get_name(), exc_info=task.exception())
         self._on_failure()
 
     def _is_lost(self) -> bool:
@@ -219,8 +222,11 @@ class ShardWorker(Runner):
         )
 
     def _adopt(self, claimed: claims.ClaimedActivity) -> None:
-        if not self._stopping and self._runner.take_claimed(scheduled_data(claimed.scheduled).name):
-            self._begin(claimed)
+        attempt = self._readable(claimed)
+        if attempt is None:
+            return
+        if not self._stopping and self._runner.take_claimed(attempt.name):
+            self._begin(attempt, claimed.partition)
         else:
             self._doubts.arise()
 
@@ -257,9 +263,12 @@ class ShardWorker(Runner):
             claimed += await self._claim_suspect(names)
         returned = []
         for one in claimed:
-            if self._runner.take_claimed(scheduled_data(one.scheduled).name):
+            attempt = self._readable(one)
+            if attempt is None:
+                continue
+            if self._runner.take_claimed(attempt.name):
                 self._counters.activities_claimed += 1
-                self._begin(one)
+                self._begin(attempt, one.partition)
             else:
                 returned.append(results.ActivityRetry(one.execution_id, one.seq, one.attempt, self._worker, 0.1, None))
         if returned:
@@ -278,27 +287,18 @@ class ShardWorker(Runner):
                 return found
         return []
 
-    def _begin(self, claimed: claims.ClaimedActivity) -> None:
-        data = scheduled_data(claimed.scheduled)
-        self._runner.start(
-            Attempt(
-                shard_id=self.store.shard_id,
-                execution_id=ExecutionId(int=claimed.execution_id.int),
-                seq=claimed.seq,
-                attempt=claimed.attempt,
-                workflow_name=claimed.workflow_name,
-                workflow_id=claimed.workflow_id,
-                name=data.name,
-                input=bytes(data.input),
-                start_to_close=data.start_to_close,
-                heartbeat=data.heartbeat,
-                retry=data.retry,
-                eager=False,
-                strikes=claimed.strikes,
-                last_details=claimed.last_details,
-            )
-        )
-        self.store.hints.touch(claimed.partition)
+    def _readable(self, claimed: claims.ClaimedActivity) -> Attempt | None:
+        """The attempt that was claimed. One that cannot be read fails by itself, and holds up no other."""
+        try:
+            return attempt_of(self.store.shard_id, claimed)
+        except UNREADABLE as error:
+            _log.error("activity %s/%d cannot be read: %s", claimed.execution_id, claimed.seq, error)
+            self._settler.settle(*unreadable(self.store.shard_id, claimed, error))
+            return None
+
+    def _begin(self, attempt: Attempt, partition: int) -> None:
+        self._runner.start(attempt)
+        self.store.hints.touch(partition)
 
     # How attempts end
 
