@@ -78,6 +78,16 @@ INVARIANTS = {
         select execution_id, seq, count(*) from harvest_events where kind in (7, 8, 9) group by 1, 2 having count(*) > 1
          union all
         select execution_id, seq, count(*) from harvest_events where kind = 12 group by 1, 2 having count(*) > 1""",
+    "each child has at most one end, and only where it was started": """
+        select v.execution_id, v.seq from harvest_events v
+         where v.kind in (16, 17)
+         group by 1, 2
+        having count(*) > 1 or not exists (
+            select from harvest_events c
+             where c.execution_id = v.execution_id and c.seq = v.seq and c.kind in (15, 36))""",
+    "only open runs have children that report": """
+        select c.child_execution_id from harvest_children c
+          join harvest_executions e on e.execution_id = c.parent_execution_id and e.state >= 10""",
     "a result follows its command": """
         select v.execution_id, v.event_id from harvest_events v
          where v.kind in (7, 8, 9, 12) and not exists (

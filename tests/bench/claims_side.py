@@ -24,6 +24,7 @@ from harvest.history.kinds import EventKind
 from harvest.store import claims
 from harvest.store.marks import HANDICAP, Marks
 from harvest.store.migrate import upgrade
+from harvest.store.picking import columns
 from harvest.store.pool import CLAIM, COMMON
 from harvest.store.store import Store
 from tests.bench.engine_bench import encode
@@ -103,7 +104,7 @@ class Site:
 
     async def read(self, most: int, marks: Marks) -> int:
         """The pages that such a claim reads."""
-        seeks = claims.columns(marks.seeks(QUEUES))
+        seeks = columns(marks.seeks(QUEUES))
         values: list[Any] = [QUEUES, self.worker, most, *seeks]
         if self.kind == "workflow":
             return buffers(await explained(self.connection, "workflow", claims.CLAIM, values))

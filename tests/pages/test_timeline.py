@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,8 @@ from harvest.history.data import (
 from harvest.history.ids import mint_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
+from harvest.operations import timelines
+from harvest_console.pages import timeline
 from harvest_console.pages.axis import Axis, build_axis
 from harvest_console.pages.drawing import Bar, Drawing, draw
 from harvest_console.pages.timeline import WINDOW
@@ -88,10 +91,8 @@ def test_every_axis_runs_forward_from_edge_to_edge(instants: list[float], work: 
 
 
 async def drawn(site: Site, events: list[Happened], *, state: State = State.COMPLETED) -> Drawing:
-    from harvest.operations.timelines import timeline
-
     execution_id = await run_with(site.shards, events, Run(state=state))
-    return draw(await timeline(site.shards, execution_id), zone=UTC, now=EPOCH)
+    return draw(await timelines.timeline(site.shards, execution_id), zone=UTC, now=EPOCH)
 
 
 async def bar(site: Site, events: list[Happened], *, state: State = State.COMPLETED) -> Bar:
@@ -142,10 +143,10 @@ async def test_a_page_has_both_the_drawing_and_the_table_and_each_alone_by_a_lin
     page = (await site.get(f"/w/{run}/timeline")).text
     assert ('id="drawing"' in page, 'class="rows lines if-slim"' in page) == (True, True)
     drawing = (await site.get(f"/w/{run}/timeline?view=drawing")).text
-    assert ('id="drawing"' in drawing, "<table" in drawing) == (True, False)
+    assert ('id="drawing"' in drawing, 'class="rows lines' in drawing) == (True, False)
     table = await site.get(f"/w/{run}/timeline?view=table")
     assert 'id="drawing"' not in table.text
-    assert "Activity charge completed 12:00:00.000 100 ms 900 ms 1 s" in words(table)
+    assert "Activity charge completed May 1, 12:00:00.000 100 ms 900 ms 1 s" in words(table)
     assert len(re.findall(r"<title>Activity charge: completed", drawing)) == 1
     assert f'href="/w/{run}/history?at=2#e2"' in drawing
 
@@ -175,14 +176,19 @@ async def test_twenty_thousand_events_come_in_windows(site: Site) -> None:
         assert (await site.get(f"/w/{run}/timeline?{beyond}")).status_code == 200
 
 
-async def test_an_open_run_begins_with_its_last_steps_and_a_long_one_is_not_read_again_by_itself(site: Site) -> None:
+async def test_an_open_run_begins_with_its_last_steps_and_a_long_one_is_not_read_again_by_itself(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = await run_with(site.shards, [each for n in range(1, 151) for each in activity(n, n * 10.0)])
     page = await site.get(f"/w/{run}/timeline")
-    assert "Steps 51 to 150 of 150" in words(page)
-    assert "/_f/w/" in page.text
+    assert "Steps 71 to 150 of 150" in words(page)
     region = await site.get(f"/_f/w/{run}/timeline")
-    assert region.status_code == 200
-    assert "Steps 51 to 150 of 150" in words(region)
+    assert "Steps 71 to 150 of 150" in words(region)
+    listens = f'hx-get="/_f/w/{run}/timeline"'
+    assert (listens in page.text, listens in region.text) == (True, True)
+    monkeypatch.setattr(timeline, "LIVE_STEPS", 100)
+    page = await site.get(f"/w/{run}/timeline")
+    assert (listens in page.text, "does not read itself again" in words(page)) == (False, True)
 
 
 async def test_hostile_names_are_text_in_the_drawing(site: Site) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import ApplicationError
 from harvest.replay.context import ChildHandle, TimerHandle
 from tests.replay import program as p
@@ -53,7 +54,7 @@ class Acting(Noting):
         elif s.how == "name":
             self.answered("child", await self.ctx.execute_child_workflow("child", s.salt, seen), s.salt, seen)
         elif s.how == "deadline":
-            soon = child.with_options(deadline=timedelta(seconds=20), close_policy="terminate")
+            soon = child.with_options(deadline=timedelta(seconds=self.seconds(20.0)), close_policy="terminate")
             self.answered("child", await self.ctx.execute_child_workflow(soon, s.salt, seen), s.salt, seen)
         elif s.how == "detach":
             apart = child.with_options(detached=True, workflow_id=f"apart-{s.salt}")
@@ -108,7 +109,7 @@ class Acting(Noting):
     # Time and chance
 
     async def timer(self, s: p.Timer) -> None:
-        self.timers.append(self.ctx.start_timer(s.seconds))
+        self.timers.append(self.ctx.start_timer(self.seconds(s.seconds)))
 
     async def ring(self, s: p.Ring) -> None:
         if not self.timers:
@@ -199,7 +200,8 @@ class Acting(Noting):
     async def onward(self, s: p.Onward) -> None:
         self.note("onward", s.other)
         if s.other:
-            self.ctx.continue_as_new(s.body, workflow=OTHER[0])
+            one, another = ONWARD[self.ctx.info.workflow_name]
+            self.ctx.continue_as_new(s.body, workflow=another if self.ctx.info.workflow_name == one.name else one)
         self.ctx.continue_as_new(s.body)
 
     # Handlers
@@ -253,7 +255,7 @@ class Acting(Noting):
             self.wrong("validator", "it has acted")
 
     async def finish(self, s: p.Finish) -> None:
-        await self.ctx.wait_condition(self.ctx.all_handlers_finished, timeout=s.timeout)
+        await self.ctx.wait_condition(self.ctx.all_handlers_finished, timeout=self.seconds(s.timeout))
         self.note("all handlers finished")
 
     # Questions
@@ -299,7 +301,8 @@ class Acting(Noting):
 
 
 ACTS = 21
-OTHER: list[Any] = []
+# The two types, by the name of each, that a program may go on as.
+ONWARD: dict[str, tuple[WorkflowDefinition[..., Any], WorkflowDefinition[..., Any]]] = {}
 PLAYERS: dict[type, Callable[[Any, Any], Awaitable[None]]] = {
     p.Local: Acting.local,
     p.Child: Acting.start_child,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any, Final
 from zlib import crc32
 
 from harvest.definitions.activity import ActivityDefinition, define_activity
-from harvest.definitions.options import activity_options, workflow_options
+from harvest.definitions.options import Retry, activity_options, workflow_options
 from harvest.definitions.workflow import WorkflowDefinition, define_workflow
 from harvest.errors import ActivityError, HarvestError
 from harvest.replay import ordered
@@ -22,12 +23,16 @@ LUCK: Final = 10
 
 
 class NotingContext(WorkflowContext):
-    """The context of the product, with the notes of the run that it belongs to, and the build of the code it runs."""
+    """The context of the product, with the notes of the run that it belongs to, and the build of the code it runs.
 
-    def __init__(self, run: Run, trace: Trace, build: int = NEW_BUILD) -> None:
+    `pace` is what a second of a program takes.
+    """
+
+    def __init__(self, run: Run, trace: Trace, build: int = NEW_BUILD, pace: float = 1.0) -> None:
         super().__init__(run)
         self.trace = trace
         self.build = build
+        self.pace = pace
 
 
 class Boom(Exception):
@@ -54,29 +59,43 @@ def _activity(name: str, body: Callable[..., Any]) -> ActivityDefinition[..., An
         start_to_close=None,
         schedule_to_close=None,
         heartbeat_timeout=None,
-        retry=None,
+        retry=Retry(max_attempts=2, initial_interval=timedelta(0)),
     )
     return define_activity(body, name=name, options=options)
 
 
+def _truly(salt: int, seen: int) -> int:
+    """What is asked answers, or fails now and then, wherever and whenever it is asked."""
+    answer = answer_to(salt, seen)
+    if answer % 11 == 0:
+        raise Boom(f"{answer} cannot be answered")
+    return answer * LUCK + answer % LUCK
+
+
 async def _of_two(salt: int, seen: int) -> int:
-    return answer_to(salt, seen) * LUCK
+    return _truly(salt, seen)
 
 
 async def _of_one(both: list[int]) -> int:
-    return answer_to(*both) * LUCK
+    return _truly(*both)
+
+
+async def _of_words(words: list[str], more: dict[str, int]) -> int:
+    return len(words) + more["seen"]
 
 
 async def _child_of_two(ctx: WorkflowContext, salt: int, seen: int) -> int:
-    return answer_to(salt, seen) * LUCK
+    await ctx.sleep(0.002 * (salt % 3))
+    return _truly(salt, seen)
 
 
 async def _child_of_one(ctx: WorkflowContext, both: list[int]) -> int:
-    return answer_to(*both) * LUCK
+    return _truly(*both)
 
 
 activities = {name: _activity(name, _of_two) for name in p.ACTIVITIES}
 fanned_activity = _activity("fanned", _of_one)
+elsewhere = _activity("elsewhere", _of_words)
 child: WorkflowDefinition[..., Any] = as_workflow(_child_of_two, "child")
 fanned_child: WorkflowDefinition[..., Any] = as_workflow(_child_of_one, "fanned_child")
 
@@ -100,6 +119,10 @@ class Noting:
             self.wrong("time went back", f"from {self.latest} to {now}")
         self.latest = now
         self.seen = (self.seen * 31 + crc32(f"{what} {text}".encode())) % 1_000_003
+
+    def seconds(self, seconds: float) -> float:
+        """What the program calls so many seconds."""
+        return round(seconds * self.ctx.pace, 6)
 
     def wrong(self, what: str, value: object) -> None:
         """What no program may ever see."""

@@ -35,9 +35,9 @@ class Player(Acting):
 
     async def sleep(self, s: p.Sleep) -> None:
         if s.until:
-            await self.ctx.sleep_until(self.ctx.now() + timedelta(seconds=s.seconds))
+            await self.ctx.sleep_until(self.ctx.now() + timedelta(seconds=self.seconds(s.seconds)))
         else:
-            await self.ctx.sleep(s.seconds)
+            await self.ctx.sleep(self.seconds(s.seconds))
         self.note("slept", s.seconds)
 
     async def pause(self, _: p.Yield) -> None:
@@ -56,7 +56,8 @@ class Player(Acting):
         self.note(s.at, looks[s.at]())
 
     async def receive(self, s: p.Receive) -> None:
-        self.note(f"signal {s.signal}", await self.ctx.wait_for_signal(s.signal, int, timeout=s.timeout))
+        timeout = None if s.timeout is None else self.seconds(s.timeout)
+        self.note(f"signal {s.signal}", await self.ctx.wait_for_signal(s.signal, int, timeout=timeout))
 
     async def try_receive(self, s: p.TryReceive) -> None:
         if s.drain:
@@ -68,7 +69,8 @@ class Player(Acting):
 
     async def condition(self, s: p.Condition) -> None:
         target = len(self.trace) + s.notes
-        await self.ctx.wait_condition(lambda: len(self.trace) >= target, timeout=s.timeout)
+        timeout = None if s.timeout is None else self.seconds(s.timeout)
+        await self.ctx.wait_condition(lambda: len(self.trace) >= target, timeout=timeout)
         self.note("condition", s.notes)
 
     async def branch(self, number: int, block: p.Block) -> int:
@@ -107,13 +109,14 @@ class Player(Acting):
             for number, soonest in enumerate(asyncio.as_completed(set(tasks))):
                 self.note(f"completed {number}", await soonest)
         else:
-            async for task in asyncio.as_completed(tasks, timeout=100.0):
+            async for task in asyncio.as_completed(tasks, timeout=self.seconds(100.0)):
                 await self._settle(task)
 
     async def _wait(self, s: p.Together) -> None:
         tasks = self.tasks(s)
         when = asyncio.FIRST_EXCEPTION if s.how == "wait_error" else asyncio.FIRST_COMPLETED
-        done, pending = await asyncio.wait(tasks, timeout=20.0 if s.how == "wait_some" else None, return_when=when)
+        timeout = self.seconds(20.0) if s.how == "wait_some" else None
+        done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=when)
         for task in done:
             await self._settle(task)
         for number, task in enumerate(pending):
@@ -133,15 +136,16 @@ class Player(Acting):
 
     async def limit(self, s: p.Limit) -> None:
         if s.how == "timeout":
-            async with asyncio.timeout(s.seconds):
+            async with asyncio.timeout(self.seconds(s.seconds)):
                 await self.play(s.body)
         elif s.how == "wait_for":
-            await asyncio.wait_for(self.play(s.body), s.seconds)
+            await asyncio.wait_for(self.play(s.body), self.seconds(s.seconds))
         elif s.how == "shield":
-            await asyncio.wait_for(asyncio.shield(asyncio.create_task(self.play(s.body))), s.seconds)
+            shielded = asyncio.shield(asyncio.create_task(self.play(s.body)))
+            await asyncio.wait_for(shielded, self.seconds(s.seconds))
         else:
             task = asyncio.create_task(self.branch(9, s.body))
-            await asyncio.sleep(s.seconds)
+            await asyncio.sleep(self.seconds(s.seconds))
             task.cancel()
             await self._settle(task)
         self.note("limit", s.how)
@@ -172,7 +176,7 @@ class Player(Acting):
             if s.cancel:
                 task.cancel()
             if task is not asyncio.current_task():
-                await asyncio.wait([task], timeout=30.0)
+                await asyncio.wait([task], timeout=self.seconds(30.0))
             self.note("reached", task.done())
 
     async def guarded(self, s: p.Guarded) -> None:
@@ -257,4 +261,4 @@ async def play(ctx: NotingContext, block: list[p.Statement]) -> int:
 
 PLAY = as_workflow(play)
 PLAY_ON = as_workflow(play, "play_on")
-acting.OTHER.append(PLAY_ON)
+acting.ONWARD["play"] = acting.ONWARD["play_on"] = (PLAY, PLAY_ON)

@@ -17,6 +17,7 @@ from harvest.store import appends, audit, changes, claims, closings, deliveries,
 from harvest.store.commit import HELD, Batch, Successor, parameters
 from harvest.store.commit_parts import Needs, statement
 from harvest.store.marks import HANDICAP, Marks, Picked
+from harvest.store.picking import columns
 from harvest.store.pool import CLAIM, COMMIT, COMMON, DELIVER, SCAN, WRITE, Role
 from harvest.store.store import Store
 from tests.explaining import buffers, explained, nodes
@@ -181,7 +182,7 @@ def retries(site: Site) -> tuple[Role, str, list[Any]]:
 
 def everything() -> list[list[object]]:
     """What a full look seeks."""
-    return claims.columns(Marks(HANDICAP).seeks(["default"]))
+    return columns(Marks(HANDICAP).seeks(["default"]))
 
 
 def from_marks() -> list[list[object]]:
@@ -189,7 +190,7 @@ def from_marks() -> list[list[object]]:
     marks, then = Marks(HANDICAP), datetime.now(UTC) - timedelta(minutes=1)
     marks.seeks(["default"])
     marks.note(["default"], 10, then, [Picked("default", priority, then) for priority in (5, 0, -5)])
-    return claims.columns(marks.seeks(["default"]))
+    return columns(marks.seeks(["default"]))
 
 
 def a_change(text: str) -> Statement:

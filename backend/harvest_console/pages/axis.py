@@ -21,8 +21,6 @@ _GAP_NAMED: Final = 4.0
 _LEAST_GAP: Final = 1.0
 # Stretches that take this many times as much of the width as all others leave too little for those.
 _BY_FAR: Final = 3.0
-# What is left of rounding, as a share.
-_NOTHING: Final = 1e-12
 _DAY: Final = 86_400.0
 # Lengths of time between marks that people count in.
 _UNITS: Final = (
@@ -137,22 +135,21 @@ def _left_out(lengths: Sequence[float], idle: Sequence[bool]) -> set[int]:
     """The idle stretches that would squeeze the rest."""
     candidates = [n for n, length in enumerate(lengths) if idle[n] and length >= _LEAST_GAP]
     candidates.sort(key=lambda n: -lengths[n])
-    total, taken = sum(lengths), 0
-    while more := _squeezing([lengths[n] for n in candidates[taken:]], total):
-        total -= sum(lengths[n] for n in candidates[taken : taken + more])
+    kept = sum(length for n, length in enumerate(lengths) if not idle[n] or length < _LEAST_GAP)
+    taken = 0
+    while more := _squeezing([lengths[n] for n in candidates[taken:]], kept):
         taken += more
     return set(candidates[:taken])
 
 
-def _squeezing(longest: Sequence[float], total: float) -> int:
-    """How many of the longest stretches are together more than all else by far; none is kept that is about as long."""
+def _squeezing(longest: Sequence[float], kept: float) -> int:
+    """How many of the longest stretches are together more than all else by far; none stays that is about as long."""
     summed = 0.0
     for count, length in enumerate(longest, 1):
         summed += length
-        if summed > _BY_FAR * (total - summed):
-            alike = [other for other in longest[count:] if other >= length / 2]
-            left = total - summed - sum(alike)
-            return count + len(alike) if left > total * _NOTHING else 0
+        if summed > _BY_FAR * (kept + sum(longest[count:])):
+            count += sum(other >= length / 2 for other in longest[count:])
+            return count if kept + sum(longest[count:]) > 0 else 0
     return 0
 
 

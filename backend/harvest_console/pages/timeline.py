@@ -20,7 +20,7 @@ from harvest_console.rendering import build_url, render, render_region
 from harvest_console.rendering.preferences import read_preferences
 from harvest_console.rendering.times import zone_named
 
-WINDOW: Final = 100
+WINDOW: Final = 80
 # A longer timeline is not read again by itself: each reading goes through the whole history.
 LIVE_STEPS: Final = 1_000
 VIEWS: Final = ("drawing", "table")
@@ -104,6 +104,7 @@ def _context(request: AnyRequest, run: ExecutionDetail, found: Timeline, place: 
         "run_url": build_url(base, f"/w/{run.execution_id}"),
         "live": is_open(found.state) and at_end and found.rollup.total_steps <= LIVE_STEPS,
         "fragment_url": build_url(base, FRAGMENTS + page, view=place.view, **where),
+        "again_url": build_url(base, page, view=place.view, **where),
         "drawing_url": link("drawing", **where),
         "table_url": link("table", **where),
         "first_url": link(after=0) if found.steps_before else None,

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
-from harvest.store.marks import HANDICAP, Marks, Picked, Seek
+from harvest.store.marks import HANDICAP, Marks
 from harvest.store.pausing import PUT_OFF
+from harvest.store.picking import PICK, PICK_SUSPECT, columns, note
 from harvest.store.pool import Connection, Record
 from harvest.store.store import Store
 
@@ -47,50 +48,6 @@ class ClaimedActivity(Struct, frozen=True):
     strikes: int
 
 
-# What a claim picks, in the exact order of answers 4: up to $3 rows a queue. Each seek is a range of the index; they
-# are read one after the other, and none once there are enough rows (decision 0007). `ahead` is how far beyond now a due
-# row may be sorted: what is put off for longer is not walked. Boundaries are of now(), which an index can use; what has
-# become due meanwhile is for the next claim.
-_PICK = """
-    select p.*
-      from unnest($1::text[]) as q(queue)
-     cross join lateral (
-        select x.*
-          from unnest($4::text[], $5::int[], $6::int[], $7::timestamptz[], $8::boolean[]) with ordinality
-               as s(queue, top, bottom, since, later, nth)
-         cross join lateral (
-            select * from (
-                select {columns}, t.queue, t.priority, t.sort_at from {table} t
-                 where s.since is not null and t.queue = s.queue and t.state = 0 and t.priority = s.top
-                   and t.sort_at >= case when s.later then greatest(s.since, now()) else s.since end
-                   and t.sort_at < case when s.later then now() + interval '{ahead}' else now() end
-                   and t.due <= clock_timestamp() and t.strikes < 2 and {gate}
-                 order by t.sort_at
-                 limit $3
-                   for update of t skip locked
-            ) known
-             union all
-            select * from (
-                select {columns}, t.queue, t.priority, t.sort_at from {table} t
-                 where s.since is null and t.queue = s.queue and t.state = 0
-                   and t.priority < s.top and t.priority > s.bottom and t.sort_at < now() + interval '{ahead}'
-                   and t.due <= clock_timestamp() and t.strikes < 2 and {gate}
-                 order by t.priority desc, t.sort_at
-                 limit $3
-                   for update of t skip locked
-            ) unknown
-         ) x
-         where s.queue = q.queue
-         order by s.nth
-         limit $3
-     ) p"""
-# Work that was on a lost worker twice is taken alone, so that at the third time nobody else is struck.
-_PICK_SUSPECT = """
-    select {columns}, t.queue, t.priority, t.sort_at from {table} t
-     where t.queue = any($1::text[]) and t.state = 0 and t.strikes = 2 and t.due <= clock_timestamp() and {gate}
-     order by t.priority desc, t.sort_at
-     limit $3
-       for update of t skip locked"""
 _TASKS = {
     "columns": "t.execution_id",
     "table": "harvest_workflow_tasks",
@@ -104,6 +61,8 @@ _ACTIVITIES = {
     "gate": "t.name = any({names}::text[])",
 }
 
+# Single rows are reached by `lateral … limit 1`: a plan that was made while the shard was new, and is kept, may well
+# hash a whole big table for a join (decision 0007).
 _TAKE = """
 with picked as materialized ({pick}
 ),
@@ -131,8 +90,8 @@ select now() as asked_at, p.queue, p.priority, p.sort_at, t.*, e.workflow_id, e.
     select * from harvest_events v where v.execution_id = t.execution_id and v.event_id = 1 limit 1
   ) v on e.next_event_id = 2
  order by p.priority desc, p.sort_at"""
-CLAIM = _TAKE.format(pick=_PICK.format(**_TASKS))
-CLAIM_SUSPECT = _TAKE.format(pick=_PICK_SUSPECT.format(**_TASKS))
+CLAIM = _TAKE.format(pick=PICK.format(**_TASKS))
+CLAIM_SUSPECT = _TAKE.format(pick=PICK_SUSPECT.format(**_TASKS))
 
 _NEWS = "select execution_id from harvest_workflow_tasks where worker = $1 and state = 3 limit 1000"
 
@@ -250,16 +209,20 @@ def _take_activities(pick: str, first: int) -> str:
     return _TAKE_ACTIVITIES.format(pick=pick, kind=kind, worker=worker, put_off=PUT_OFF)
 
 
-CLAIM_ACTIVITIES = _take_activities(_PICK, 9)
-CLAIM_SUSPECT_ACTIVITY = _take_activities(_PICK_SUSPECT, 4)
+CLAIM_ACTIVITIES = _take_activities(PICK, 9)
+CLAIM_SUSPECT_ACTIVITY = _take_activities(PICK_SUSPECT, 4)
 
 _HELD_ACTIVITIES = """
 select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_id, e.partition,
        s.payload as scheduled, h.details as last_details
   from harvest_activity_tasks a
-  join harvest_executions e on e.execution_id = a.execution_id
-  join harvest_events s on s.execution_id = a.execution_id and s.event_id = a.scheduled_event_id
-  left join harvest_heartbeats h on h.execution_id = a.execution_id and h.seq = a.seq
+ cross join lateral (select * from harvest_executions e where e.execution_id = a.execution_id limit 1) e
+ cross join lateral (
+    select * from harvest_events s where s.execution_id = a.execution_id and s.event_id = a.scheduled_event_id limit 1
+  ) s
+  left join lateral (
+    select * from harvest_heartbeats h where h.execution_id = a.execution_id and h.seq = a.seq limit 1
+  ) h on true
  where a.worker = $1 and a.state = 1"""
 
 
@@ -281,7 +244,7 @@ async def claim(
     where = [] if suspects else columns(marks.seeks(queues))
     rows = await store.claim.write(CLAIM_SUSPECT if suspects else CLAIM, list(queues), worker, most, *where)
     if not suspects:
-        _note(marks, queues, most, rows)
+        note(marks, queues, most, rows)
     return [
         Claimed(
             execution_id=row["execution_id"],
@@ -302,20 +265,6 @@ async def claim(
         for row in rows
         if row["execution_id"] is not None
     ]
-
-
-def columns(seeks: Sequence[Seek]) -> list[list[object]]:
-    """The seeks as the arrays that a statement takes."""
-    return [[getattr(seek, field) for seek in seeks] for field in Seek.__struct_fields__]
-
-
-def _note(marks: Marks, queues: Sequence[str], most: int, rows: Sequence[Record]) -> None:
-    picked = [
-        Picked(row["queue"], row["priority"], row["sort_at"], taken=row["execution_id"] is not None)
-        for row in rows
-        if row["queue"] is not None
-    ]
-    marks.note(queues, most, rows[0]["asked_at"], picked)
 
 
 async def news(store: Store, worker: UUID) -> list[UUID]:
@@ -364,7 +313,7 @@ async def claim_activities(
         statement, list(queues), worker, most, *where, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
     )
     if not suspects:
-        _note(marks, queues, most, rows)
+        note(marks, queues, most, rows)
     return [_activity(row) for row in rows if row["execution_id"] is not None]
 
 

@@ -57,6 +57,7 @@ class Attempt(msgspec.Struct):
     task: asyncio.Task[None] | None = None
     cancelled: bool = False
     abandoned: bool = False
+    begun: bool = False
     overruled: asyncio.Event | None = None
     began: float = 0.0
     thread: Future[object] | None = None
@@ -155,9 +156,7 @@ class ActivityRunner:
         for key in keys:
             attempt = self.running.get(key)
             if attempt is not None and not attempt.cancelled:
-                attempt.cancelled = True
-                if attempt.task is not None:
-                    attempt.task.cancel()
+                _stop(attempt)
 
     def overrule(self, execution_id: UUID, seq: int, attempt: int) -> Attempt | None:
         """What this attempt still says counts for nothing: its timeout has come, or its task is gone.
@@ -174,22 +173,21 @@ class ActivityRunner:
         """What follows an overruled attempt is written: stop it."""
         assert attempt.overruled is not None
         attempt.overruled.set()
-        attempt.cancelled = True
-        if attempt.task is not None and self.running.get(attempt.key) is attempt:
-            attempt.task.cancel()
+        if self.running.get(attempt.key) is attempt:
+            _stop(attempt)
 
     async def stop(self, seconds: float) -> None:
         """Take nothing more, let what runs finish for `seconds`, then cancel it."""
         self._accepting = False
         tasks = [a.task for a in self.running.values() if a.task is not None]
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=seconds)
-            for attempt in list(self.running.values()):
-                attempt.cancelled = attempt.abandoned = True
-            for task in late:
-                task.cancel()
+            await asyncio.wait(tasks, timeout=seconds)
+            late = list(self.running.values())
+            for attempt in late:
+                attempt.abandoned = True
+                _stop(attempt)
             if late:
-                await asyncio.wait(late, timeout=1)
+                await asyncio.wait([a.task for a in late if a.task is not None], timeout=1)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, attempt: Attempt) -> None:
@@ -229,7 +227,10 @@ class ActivityRunner:
 
     async def _outcome(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> Ended:
         limit: asyncio.Timeout | None = None
+        attempt.begun = True
         try:
+            if attempt.cancelled:
+                raise asyncio.CancelledError
             if attempt.start_to_close is None or attempt.start_to_close > SHORT_LIMIT:
                 output = await self.value_of(attempt, definition)
             else:
@@ -313,6 +314,13 @@ class ActivityRunner:
             self._counters.activities_completed += 1
         else:
             self._counters.activities_failed += 1
+
+
+def _stop(attempt: Attempt) -> None:
+    """Cancel an attempt. A task that is cancelled before its first step never takes it: that one stops as it begins."""
+    attempt.cancelled = True
+    if attempt.begun and attempt.task is not None:
+        attempt.task.cancel()
 
 
 def _called(function: Callable[..., object], *arguments: object) -> object:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
@@ -30,6 +29,7 @@ from harvest.store.commit import Answer, Batch, commit
 from harvest.store.pool import COMMIT, is_passing
 from harvest.store.store import Store
 from harvest.worker.deciding import Decider, Decision
+from harvest.worker.held import HeldRuns
 from harvest.worker.locals import LocalRunner
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.recovery import Recovery
@@ -42,7 +42,6 @@ LOCK_AFTER_REFUSALS = 2
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5
 HOLD_SECONDS = 1.0
 _CAN_WAIT = frozenset((EventKind.LOCAL_ACTIVITY_SCHEDULED, EventKind.SIDE_EFFECT_RECORDED, EventKind.MARKER_RECORDED))
-_ENDS_OF_ACTIVITIES = frozenset((EventKind.ACTIVITY_COMPLETED, EventKind.ACTIVITY_FAILED, EventKind.ACTIVITY_TIMED_OUT))
 
 
 class Runner(Protocol):
@@ -58,7 +57,7 @@ class Runner(Protocol):
         """Stop activities of a run here: those, or all of them."""
 
 
-class Committer:
+class Committer(HeldRuns):
     """Decides and commits for one shard. `ready` takes a run that something has come for."""
 
     def __init__(
@@ -73,9 +72,7 @@ class Committer:
         options: WorkerOptions,
         counters: Counters,
     ) -> None:
-        self.held: dict[UUID, Work] = {}
-        self.residents = residents
-        self.locals = local_runner(self.deliver_local)
+        super().__init__(residents, local_runner)
         self.on_timer: Callable[[datetime], None] = lambda _: None
         self.on_stale: Callable[[Work], None] = lambda _: None
         self.on_deliveries: Callable[[UUID], None] = lambda _: None
@@ -88,64 +85,9 @@ class Committer:
         self._recovery = recovery
         self._options = options
         self._counters = counters
-        self._queue: deque[Work] = deque()
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._stopping = False
         self._ticking = 0
         self._locking: set[asyncio.Task[None]] = set()
-
-    @property
-    def backlog(self) -> int:
-        """Runs that wait to be decided."""
-        return len(self._queue)
-
-    def ready(self, work: Work) -> None:
-        """Something has come for this run."""
-        if not work.queued and not work.busy and self.held.get(work.execution_id) is work:
-            work.queued = True
-            self._queue.append(work)
-            self._idle.clear()
-            self._wake.set()
-
-    def bring(self, work: Work, events: list[Event]) -> None:
-        """Events that others wrote, in order from the run's next id on."""
-        for event in events:
-            if event.kind in _ENDS_OF_ACTIVITIES:
-                # The database's account of an eager activity has ended without this worker.
-                work.inflight.pop(event.seq, None)
-        work.delta = events
-
-    def deliver(self, execution_id: UUID, result: Result) -> bool:
-        """An eager activity has ended; False when its run is not here any more."""
-        work = self.held.get(execution_id)
-        if work is None or work.inflight.get(result.seq) != result.attempt:
-            return False
-        work.inbox.append(result)
-        self.ready(work)
-        return True
-
-    def deliver_local(self, execution_id: UUID, result: Result) -> None:
-        """A local activity has ended."""
-        work = self.held.get(execution_id)
-        if work is not None and work.run is not None and result.seq in work.run.locals:
-            work.inbox.append(result)
-            self.ready(work)
-
-    def knows(self, execution_id: UUID, seq: int) -> bool:
-        """Whether an eager activity runs here, has ended here, or may be about to start."""
-        work = self.held.get(execution_id)
-        if work is None:
-            return False
-        ended = [*work.inbox, *(result for result, _ in work.consumed)]
-        return work.busy or seq in work.inflight or any(result.seq == seq for result in ended)
-
-    def settle(self, execution_id: UUID, seq: int) -> None:
-        """An eager activity will be tried again by whoever claims it: it no longer keeps its run held."""
-        work = self.held.get(execution_id)
-        if work is not None and work.inflight.pop(seq, None) is not None and not work.inflight:
-            self.ready(work)
 
     async def run(self) -> None:
         """Decide and commit until stopped: one batch is decided while another is at the database."""
@@ -248,13 +190,6 @@ class Committer:
         self._count_loaded(events)
         self.bring(work, events)
         return True
-
-    def let_go_idle(self) -> None:
-        """Let go of the parked code of held runs that nothing has come for."""
-        for work in self.held.values():
-            if work.run is not None and not work.busy and not work.queued and not work.run.locals:
-                work.decided_through_hint = work.run.decided_through
-                self.residents.let_go(work)
 
     async def _commit(self, batch: Batch, decisions: list[Decision]) -> None:
         try:
@@ -375,7 +310,7 @@ class Committer:
             self._give_back(decision)
             self._drop(decision.work)
         else:
-            self._let_go(decision.work)
+            self.let_go(decision.work)
 
     def _again(self, decisions: list[Decision]) -> None:
         """Nothing was written: decide again, at once the first time, then after a pause."""
@@ -457,28 +392,15 @@ class Committer:
         self._counters.blocked += 1
         work.blocked_count += 1
         _log.error("execution %s is blocked: %s", work.execution_id, error.message.partition("\n")[0].rstrip(":"))
-        self._recovery.block(work, self._let_go(work), error)
+        self._recovery.block(work, self.let_go(work), error)
 
     def _drop(self, work: Work) -> None:
         """Let go of a run: its results are appended by themselves, its task goes back, whoever takes it replays."""
-        self._recovery.drop(work, self._let_go(work))
+        self._recovery.drop(work, self.let_go(work))
 
     def forget(self, work: Work) -> None:
         """Let go of a run whose events could not be loaded or do not fit; its task goes back."""
         self._drop(work)
-
-    def _let_go(self, work: Work) -> list[Result]:
-        if self.held.get(work.execution_id) is work:
-            del self.held[work.execution_id]
-        self.locals.forget(work.execution_id)
-        work.busy = work.queued = False
-        work.hold_until = None
-        results_left = [result for result, _ in work.consumed] + list(work.inbox)
-        work.consumed.clear()
-        work.inbox.clear()
-        work.inflight.clear()
-        self.residents.let_go(work)
-        return results_left
 
     def _unknown(self, decisions: list[Decision], error: BaseException) -> None:
         """The answer was lost: whether it passed or not, go on from what the database says (design 4)."""
@@ -486,7 +408,7 @@ class Committer:
         _log.warning("the answer to a commit of %d decisions was lost: %s", len(decisions), error)
         for decision in decisions:
             self._give_back(decision)
-        self._recovery.doubt([(decision.work, self._let_go(decision.work)) for decision in decisions])
+        self._recovery.doubt([(decision.work, self.let_go(decision.work)) for decision in decisions])
 
     def _give_back(self, decision: Decision) -> None:
         for command in decision.eager:
