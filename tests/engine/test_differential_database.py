@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,9 +22,13 @@ from harvest import clock
 from harvest.client import UpdateHandle, WorkflowHandle
 from harvest.errors import (
     ExecutionClosedError,
-    HarvestError,
+    NoWorkerError,
     QueryFailedError,
+    RequestTimeoutError,
     ResultTimeoutError,
+    ShardUnavailableError,
+    UpdateFailedError,
+    UpdateRejectedError,
     UpdateTimeoutError,
     WorkflowFailedError,
 )
@@ -35,19 +42,22 @@ from tests.replay.cold_documents import Exported
 from tests.scale import scale
 from tests.support import check_invariants
 
+T = TypeVar("T")
 FIRST_SEED = int(os.environ.get("HARVEST_SEED", "1"))
 PROGRAMS = scale(16, 2_000)
 TOGETHER = scale(8, 40)
 PATIENCE = 2.0
-# Few may stay in memory, so that most decisions begin with a replay.
-OPTIONS = WorkerOptions(resident_entries=3, poll_interval=0.2, scan_interval=0.1, drain_timeout=1.0)
+# None or few of the parked runs stay in memory, so that many decisions begin with a replay.
+RESIDENT = (0, 3)
+OPTIONS = WorkerOptions(poll_interval=0.2, scan_interval=0.1, drain_timeout=1.0)
 
 
 @asynccontextmanager
 async def _workers(url: str) -> AsyncIterator[tuple[list[Worker], Shards]]:
     """Two workers of the programs' application, on one shard."""
-    own = [Shards({0: url}) for _ in range(2)]
-    workers = [Worker(performing.app.registry, shards, OPTIONS) for shards in own]
+    options = [msgspec.structs.replace(OPTIONS, resident_entries=entries) for entries in RESIDENT]
+    own = [Shards({0: url}) for _ in options]
+    workers = [Worker(performing.app.registry, *each) for each in zip(own, options, strict=True)]
     client = Shards({0: url})
     await performing.app.connect(url)
     for worker in workers:
@@ -62,6 +72,15 @@ async def _workers(url: str) -> AsyncIterator[tuple[list[Worker], Shards]]:
         await performing.app.close()
 
 
+async def _patiently(act: Callable[[], Awaitable[T]]) -> T:
+    """Repeat what a busy machine did not answer in time: every act here may be repeated."""
+    while True:
+        try:
+            return await act()
+        except (ShardUnavailableError, RequestTimeoutError, NoWorkerError):
+            await clock.sleep(0.1)
+
+
 class Visitor:
     """Whoever has to do with one run: sends, asks, holds and ends it as chance will."""
 
@@ -74,7 +93,11 @@ class Visitor:
 
     async def visit(self) -> str:
         """Start the run and see it through; tells how it had to be ended."""
-        handle = await performing.app.start(performing.PERFORM, self.block, workflow_id=self.workflow_id)
+        handle = await _patiently(
+            lambda: performing.app.start(
+                performing.PERFORM, self.block, workflow_id=self.workflow_id, idempotency_key=self.workflow_id
+            )
+        )
         try:
             for _ in range(self.chance.randint(2, 14)):
                 await clock.sleep(self.chance.choice((0.0, 0.0, 0.005, 0.03)))
@@ -90,58 +113,62 @@ class Visitor:
         what = self.chance.choices(("signal", "update", "ask", "pause", "cancel"), (6, 4, 2, 0.5, 0.3))[0]
         if what == "signal":
             self.sent += 1
-            await handle.signal(self.chance.choice(program.SIGNALS), self.sent)
+            signal, key = self.chance.choice(program.SIGNALS), f"s{self.sent}"
+            await _patiently(lambda: handle.signal(signal, self.sent, idempotency_key=key))
         elif what == "update":
-            name = self.chance.choice((*program.UPDATES, "nobody's"))
-            self.updates.append(await handle.start_update(name, self.chance.randint(0, 99)))
+            name, value = self.chance.choice((*program.UPDATES, "nobody's")), self.chance.randint(0, 99)
+            key = f"u{len(self.updates)}"
+            self.updates.append(await _patiently(lambda: handle.start_update(name, value, idempotency_key=key)))
         elif what == "ask":
             await self._ask(handle)
         elif what == "pause":
-            await handle.pause("a moment")
-            await handle.resume()
+            await _patiently(lambda: handle.pause("a moment"))
+            await _patiently(handle.resume)
         else:
-            await handle.cancel("enough")
+            await _patiently(lambda: handle.cancel("enough"))
 
     async def _ask(self, handle: WorkflowHandle[int]) -> None:
         """A query that looks is answered; one that acts is refused."""
-        await handle.query("look")
+        await _patiently(lambda: handle.query("look"))
+        number = self.chance.randrange(50)
         with pytest.raises(QueryFailedError, match="may only look"):
-            await handle.query("act", self.chance.randrange(50))
+            await _patiently(lambda: handle.query("act", number))
 
     async def _end(self, handle: WorkflowHandle[int]) -> str:
         """Programs may wait for what never comes: then they are cancelled, and terminated if that does not help."""
         for ended, act in (("by itself", None), ("cancelled", handle.cancel), ("terminated", handle.terminate)):
             try:
                 if act is not None:
-                    await act("it waits for ever")
-                await handle.result(PATIENCE)
+                    await _patiently(partial(act, "it waits for ever"))
+                await _patiently(lambda: handle.result(PATIENCE))
             except ResultTimeoutError:
                 continue
             except (WorkflowFailedError, ExecutionClosedError):
                 pass
             return ended
-        await handle.result(30.0)
-        return "terminated"
+        raise AssertionError(f"{self.workflow_id} does not end")
 
     async def _answered(self, update: UpdateHandle) -> None:
         """Every update has an answer, whichever it is."""
         try:
-            await update.result(20.0)
+            await _patiently(lambda: update.result(20.0))
         except UpdateTimeoutError as error:
             raise AssertionError(f"{self.workflow_id}: update {update.update_id} has no answer") from error
-        except HarvestError:
+        except (UpdateFailedError, UpdateRejectedError):
             pass
 
 
 async def _keep_other_open(stop: asyncio.Event) -> None:
     """The run that programs reach from outside: there mostly, gone for a moment now and then."""
     while not stop.is_set():
-        try:
-            handle = await performing.app.start(performing.OTHER, workflow_id="w-9", conflict_policy="use_existing")
-            await handle.result(0.5)
-        except (ResultTimeoutError, WorkflowFailedError, ExecutionClosedError):
-            await clock.wait_event(stop, 0.05)
-    await handle.terminate("over")
+        handle = await _patiently(
+            lambda: performing.app.start(performing.OTHER, workflow_id="w-9", conflict_policy="use_existing")
+        )
+        with contextlib.suppress(ResultTimeoutError, WorkflowFailedError):
+            await _patiently(partial(handle.result, 0.5))
+        await clock.wait_event(stop, 0.05)
+    with contextlib.suppress(ExecutionClosedError):
+        await _patiently(partial(handle.terminate, "over"))
 
 
 async def _visit_all() -> Counter[str]:

@@ -58,12 +58,13 @@ async def many_children(shards: Shards, parent_id: UUID, root_id: UUID, count: i
             """
             insert into harvest_executions (execution_id, business_key, started_at, closed_at, next_event_id, version,
                 partition, state, workflow_name, workflow_id, parent_id, root_id, awaited, close_policy)
-            select (lpad(to_hex($1::int), 4, '0') || substr(md5($2::uuid::text || n), 5, 8) || '8'
-                    || substr(md5($2::uuid::text || n), 14, 3) || '8' || substr(md5($2::uuid::text || n), 18, 15))::uuid,
-                   md5('c' || $2::uuid::text || n)::uuid, timestamptz '2026-05-01 12:00Z' + n * interval '1 second',
+            select (lpad(to_hex($1::int), 4, '0') || substr(mixed, 5, 8) || '8' || substr(mixed, 14, 3) || '8'
+                    || substr(mixed, 18, 15))::uuid, md5('c' || mixed)::uuid,
+                   timestamptz '2026-05-01 12:00Z' + n * interval '1 second',
                    case when $5 >= 10 then timestamptz '2026-05-01 13:00Z' end, 2, 1, 1, $5, 'ship_flow',
                    'child-' || n, $2::uuid, $3::uuid, true, 1
-              from generate_series(1, $4::int) n where n % 2 = $1""",
+              from generate_series(1, $4::int) n cross join lateral (select md5($2::uuid::text || n) as mixed) m
+             where n % 2 = $1""",
             shard_id,
             parent_id,
             root_id,

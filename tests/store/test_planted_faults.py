@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from harvest.store import appends, results
+from harvest.store import appends, changes, commit_relations, deliveries, results
 from harvest.store import commit_parts as commits
 from harvest.store.store import Store
 from tests.store import rules
@@ -42,6 +42,17 @@ FAULTS: dict[str, tuple[ModuleType, str, str, str, Rule]] = {
     ),
     "the news of a held run lost": (
         appends, "_APPEND", "when 2 then 0 when 1 then 3", "when 2 then 0", rules.news_of_a_held_run_is_marked,
+    ),
+    "a close policy for the first run of a chain": (
+        deliveries, "_RUNS", "e.state in (11, 15) and", "false and", rules.a_close_policy_finds_the_current_run,
+    ),
+    "an end told to who does not wait": (
+        changes, "_HERE", "n.child_execution_id and k.awaited", "n.child_execution_id",
+        rules.only_who_waits_is_told_of_an_end,
+    ),
+    "children left to a run that went on": (
+        commit_relations, "_INHERITED", "c.parent_execution_id = h.execution_id", "false",
+        rules.an_heir_takes_children_over,
     ),
 }  # fmt: skip
 

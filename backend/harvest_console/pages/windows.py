@@ -136,7 +136,7 @@ def _place(asked: Asked, newest_first: bool) -> tuple[int, int | None, bool]:
     """After and before which event to read, and whether to read backwards."""
     if asked.at is not None:
         start = (asked.at - 1) // WINDOW * WINDOW
-        return start, start + WINDOW + 1, False
+        return start, min(start + WINDOW + 1, _BEYOND_ALL), False
     if asked.after is not None:
         return asked.after, None, False
     if asked.before is not None:

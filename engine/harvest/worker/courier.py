@@ -44,11 +44,9 @@ class Delivered(Struct):
 
 
 class Courier:
-    """Makes the deliveries of one shard's runs.
+    """Makes the deliveries of one shard's runs. What a lock keeps from being made is left to be tried again.
 
     `on_step` hears of each point between two steps, `on_told` of a run here that has something to deliver by its end.
-
-    What is not made because of a lock is left as it is: its caller tries it again.
     """
 
     def __init__(self, shards: Shards, store: Store) -> None:

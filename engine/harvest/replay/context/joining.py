@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from msgspec import Struct
 
@@ -29,7 +29,11 @@ class JoiningCalls(ActivityCalls, ChildCalls):
 
     __slots__ = ()
 
-    async def race(self, *branches: Awaitable[R]) -> Winner[R]:
+    @overload
+    async def race(self, *branches: Awaitable[R]) -> Winner[R]: ...
+    @overload
+    async def race(self, *branches: Awaitable[Any]) -> Winner[Any]: ...
+    async def race(self, *branches: Awaitable[Any]) -> Winner[Any]:
         """Wait for the first branch that ends, in the order of history, and cancel the others.
 
         Raises what the winner raised. Losers are cancelled and waited for, so that their cleanup is done.
