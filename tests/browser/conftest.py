@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.browser.rows import Family, family_of
 from tests.browser.server import DevServer
 
 LISTEN_FOR_VIOLATIONS = """
@@ -122,6 +123,12 @@ def completed_run(server: DevServer) -> str:
     server.signal(run, "approved", b'{"by":"lena"}')
     assert server.ended(run) == "COMPLETED"
     return run
+
+
+@pytest.fixture(scope="session")
+def family(server: DevServer) -> Family:
+    """A family over both shards, with histories of every sort."""
+    return family_of(server)
 
 
 @pytest.fixture(scope="session")

@@ -86,9 +86,15 @@ class DevServer:
                 self._process.kill()
                 self._process.wait(10)
 
+    @property
+    def urls(self) -> dict[int, str]:
+        """The databases of its shards."""
+        found: dict[str, str] = json.loads((self._data_dir / "databases.json").read_text())
+        return {int(shard_id): url for shard_id, url in found.items()}
+
     def kill_shard(self, shard_id: int) -> None:
         """SIGKILL the database server of a shard."""
-        url = json.loads((self._data_dir / "databases.json").read_text())[str(shard_id)]
+        url = self.urls[shard_id]
         for pid_file in self._data_dir.rglob("postmaster.pid"):
             lines = pid_file.read_text().splitlines()
             if quote(lines[4], safe="") in url or lines[4] in url:

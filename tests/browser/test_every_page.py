@@ -8,6 +8,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
+from tests.browser.rows import Family
+
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]}
 MOST_BYTES = 150_000
 PAGES = {
@@ -19,6 +21,25 @@ PAGES = {
     "waiting run": ("/w/{waiting}", 200),
     "completed run": ("/w/{completed}", 200),
     "failed run": ("/w/{failed}", 200),
+    "history of a waiting run": ("/w/{waiting}/history", 200),
+    "history in full": ("/w/{completed}/history?view=full&dir=oldest", 200),
+    "history of some kinds": ("/w/{failed}/history?kind=failed", 200),
+    "history without a match": ("/w/{waiting}/history?kind=timers&after=900", 200),
+    "timeline": ("/w/{waiting}/timeline", 200),
+    "timeline of a parent": ("/w/{parent}/timeline", 200),
+    "timeline as a drawing": ("/w/{parent}/timeline?view=drawing", 200),
+    "timeline as a table": ("/w/{parent}/timeline?view=table", 200),
+    "timeline without steps": ("/w/{large}/timeline", 200),
+    "run of a parent": ("/w/{parent}", 200),
+    "history of a parent": ("/w/{parent}/history", 200),
+    "run of a child": ("/w/{child}", 200),
+    "tree": ("/w/{child}/tree", 200),
+    "tree of a run alone": ("/w/{completed}/tree", 200),
+    "tree of a large family": ("/w/{large}/tree", 200),
+    "children": ("/w/{large}/children", 200),
+    "children without a match": ("/w/{parent}/children?type=nothing", 200),
+    "runs": ("/w/{child}/runs", 200),
+    "runs of a run alone": ("/w/{completed}/runs", 200),
     "event": ("/w/{completed}/events/1", 200),
     "input": ("/w/{completed}/payload/input", 200),
     "types": ("/workflows/start", 200),
@@ -40,9 +61,10 @@ PAGES = {
 
 
 @pytest.fixture(scope="session")
-def runs(waiting_run: str, completed_run: str, failed_run: str) -> dict[str, str]:
+def runs(waiting_run: str, completed_run: str, failed_run: str, family: Family) -> dict[str, str]:
     """Runs by what they do."""
-    return {"waiting": waiting_run, "completed": completed_run, "failed": failed_run}
+    kin = {"parent": family.parent, "child": family.child, "large": family.large}
+    return {"waiting": waiting_run, "completed": completed_run, "failed": failed_run, **kin}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -81,3 +81,14 @@ def test_overview_and_audit_name_it_too(crippled: Crippled) -> None:
     page.goto("/audit")
     expect(page.locator("main .note")).to_contain_text("Shard 1 did not answer.")
     expect(page.locator("main tbody tr").first).to_be_visible()
+
+
+def test_a_tree_names_the_shard_and_asks_it_alone_again(crippled: Crippled) -> None:
+    page = crippled.page
+    page.goto(f"/w/{crippled.runs[0]}/tree")
+    expect(page.locator("main .note")).to_contain_text("Shard 1 did not answer.")
+    expect(page.locator(".node")).to_have_count(1)
+    page.evaluate("window.same = true")
+    page.get_by_role("link", name="Ask it again").click()
+    expect(page.locator("main .note")).to_contain_text("Still no answer from shard 1")
+    assert page.evaluate("window.same") is True

@@ -135,6 +135,34 @@ async def steps_signal_timer(ctx: WorkflowContext, number: int) -> int:
 
 
 @app.workflow
+async def member(ctx: WorkflowContext, number: int, left: int) -> int:
+    """A child that rotates, works inside its worker, and fails when its number says so."""
+    number = await ctx.execute_local_activity(add_one, number)
+    if left:
+        ctx.continue_as_new(number, left - 1)
+    if number % 5 == 0:
+        raise ValueError(f"number {number}")
+    return await ctx.execute_activity(add_one, number)
+
+
+@app.workflow
+async def family(ctx: WorkflowContext, number: int) -> list[int]:
+    """Three children that end in different ways, one that is left behind, and a word to each of its own kind."""
+    left = member.with_options(detached=True, workflow_id=f"left-{number}")
+    await ctx.start_child_workflow(left, 2, 1)
+    found = await asyncio.gather(
+        *(ctx.execute_child_workflow(member, number + n, n % 2) for n in range(3)), return_exceptions=True
+    )
+    return [one if isinstance(one, int) else -1 for one in found]
+
+
+def family_result(number: int) -> list[int]:
+    """What `family` returns: a member adds one in each of its runs, fails at multiples of five, and adds one more."""
+    reached = [number + n + 1 + n % 2 for n in range(3)]
+    return [-1 if each % 5 == 0 else each + 1 for each in reached]
+
+
+@app.workflow
 async def long_and_signals(ctx: WorkflowContext, path: str) -> list[int]:
     """A long eager activity beside signals that must be heard meanwhile."""
     running = asyncio.ensure_future(ctx.execute_activity(wait_for_file, path))

@@ -6,16 +6,15 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
-from harvest import ActivityContext, Harvest, Retry, WorkflowFailedError, clock
+from harvest import ActivityContext, ActivityError, Harvest, Retry, WorkflowContext, WorkflowFailedError, clock
 from harvest.history.data import RetryPolicy
 from harvest.history.kinds import EventKind
 from harvest.shards import Shards
@@ -189,3 +188,109 @@ async def test_34_an_attempt_that_is_cancelled_at_any_of_its_awaits_is_told_of_o
         assert ended.delay is not None or ended.payload
         assert not heard.runner.running
     assert heard.runner.free == WorkerOptions().activity_slots, "no slot leaks"
+
+
+@turning.activity
+async def raises_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+@turning.workflow
+async def meets_cancelled(ctx: WorkflowContext, local: bool) -> str:
+    execute = ctx.execute_local_activity if local else ctx.execute_activity
+    try:
+        await execute(raises_cancelled)
+    except ActivityError as error:
+        return str(error.__cause__)
+    return "?"
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["activity", "local activity"])
+async def test_34_an_activity_that_raises_cancelled_by_itself_has_failed(
+    new_database: Callable[[str], str], local: bool
+) -> None:
+    async with at_work(turning, new_database("raises_cancelled")):
+        run = await turning.start(meets_cancelled, local)
+        assert await run.result(SOON) == "the activity raised CancelledError"
+
+
+# 36: requests that are given up
+
+
+async def test_36_requests_that_are_given_up_leave_no_session_behind(new_database: Callable[[str], str]) -> None:
+    url = new_database("given_up")
+    chance, count = random.Random(36), scale(60, 500)
+    shards = Shards({0: url})
+    await register(shards, 0, "any_flow", input_schema=b"{}")
+    async with served(settings({0: url})) as address, httpx.AsyncClient(base_url=address + API, timeout=60) as web:
+
+        async def ask(n: int) -> None:
+            if n % 3:
+                await web.get("/workflows", headers=BEARER)
+            else:
+                await web.post("/workflows/start", headers=BEARER, json={"workflow_name": "any_flow", "input": n})
+
+        async def give_up(n: int) -> None:
+            task = asyncio.create_task(ask(n))
+            await asyncio.wait([task], timeout=chance.uniform(0, 0.03))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        for first in range(0, count, 10):
+            await asyncio.gather(*(give_up(n) for n in range(first, first + 10)))
+        await eventually(lambda: sessions_are_clean(shards), within=30)
+        response = await web.get("/workflows", headers=BEARER)
+        assert response.status_code == 200
+    await shards.close()
+
+
+async def sessions_are_clean(shards: Shards) -> bool:
+    rows = await shards.stores[0].scan.fetch(
+        """select application_name as name, count(*) as n, count(*) filter (where state <> 'idle') as busy
+             from pg_stat_activity where datname = current_database() and application_name in ('harvest-read', 'harvest-write')
+            group by 1"""
+    )
+    most = {f"harvest-{role.name}": role.size for role in (READ, WRITE)}
+    return bool(rows) and all(row["n"] <= most[row["name"]] and not row["busy"] for row in rows)
+
+
+# 37: waiting for a connection
+
+
+async def test_37_a_hundred_who_wait_for_a_connection_get_it_in_turn(
+    new_database: Callable[[str], str], proof: Callable[..., None]
+) -> None:
+    """Between asking and getting, nobody is passed by more than a few times by each of the others."""
+    store, waiters, seconds = Store(0, new_database("in_turn")), 100, scale(2, 60)
+    served_count, passed_by, took = 0, Counter[int](), []
+    until = clock.monotonic() + seconds
+
+    async def wait_again_and_again(n: int) -> None:
+        nonlocal served_count
+        while clock.monotonic() < until:
+            asked, began = served_count, clock.monotonic()
+            async with store.write.connection() as connection:
+                served_count += 1
+                passed_by[n] = max(passed_by[n], served_count - asked)
+                took.append(clock.monotonic() - began)
+                await connection.execute("select pg_sleep(0.002)")
+
+    await asyncio.gather(*(wait_again_and_again(n) for n in range(waiters)))
+    await store.close()
+    assert len(passed_by) == waiters
+    assert max(passed_by.values()) <= 3 * waiters
+    took.sort()
+    p999 = took[int(0.999 * (len(took) - 1))]
+    proof(
+        "waiting for a connection",
+        waiters=waiters,
+        waits=len(took),
+        p999_ms=1e3 * p999,
+        worst_passed_by=max(passed_by.values()),
+    )
+
+
+def test_37_what_keeps_a_worker_alive_has_connections_of_its_own() -> None:
+    store = Store(0, "postgresql://x")
+    roles = [pool.role.name for pool in (store.commit, store.claim, store.scan, store.deliver, store.write, store.read)]
+    assert len(set(roles)) == len(roles)

@@ -275,14 +275,16 @@ async def news(store: Store, worker: UUID) -> list[UUID]:
 async def load_events(store: Store, wanted: dict[UUID, int]) -> dict[UUID, list[Event]]:
     """For each execution, its events from the given id on, in order."""
     events: dict[UUID, list[Event]] = {execution_id: [] for execution_id in wanted}
-    for execution_id, *row in await store.claim.fetch(_EVENTS, list(wanted), list(wanted.values())):
-        events[execution_id].append(Event(*row))
+    for row in await store.claim.fetch(_EVENTS, list(wanted), list(wanted.values())):
+        execution_id, *fields = row.values()
+        events[execution_id].append(Event(*fields))
     return events
 
 
 async def load_events_on(connection: Connection, execution_id: UUID, first: int) -> list[Event]:
     """As `load_events` for one execution, in the caller's transaction."""
-    return [Event(*row) for _, *row in await connection.fetch(_EVENTS, [execution_id], [first])]
+    rows: list[Record] = await connection.fetch(_EVENTS, [execution_id], [first])
+    return [Event(*[*row.values()][1:]) for row in rows]
 
 
 async def lock_execution(connection: Connection, execution_id: UUID) -> None:

@@ -86,6 +86,8 @@ class Connections:
         self._url = url
         self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
+        # The pool lets those who come later pass those who wait: under load some would wait until their time is up.
+        self._turns = asyncio.Semaphore(role.size)
 
     async def _opened(self) -> asyncpg.Pool[Any]:
         if self._pool is None:
@@ -130,8 +132,36 @@ class Connections:
     @asynccontextmanager
     async def connection(self, limit: float | None = None, *, writes: bool = False) -> AsyncIterator[Connection]:
         """Hold one connection for at most `limit` seconds; losses become the typed errors above."""
+        self._refuse_in_outage()
+        await self._turn(limit or self.role.limit)
+        try:
+            async with self._acquired(limit or self.role.limit, writes) as connection:
+                yield connection
+        finally:
+            self._turns.release()
+
+    async def _turn(self, limit: float) -> None:
+        """Wait until a connection is free for this caller. That all are busy says nothing of the database."""
+        if not self._turns.locked():
+            await self._turns.acquire()
+            return
+        try:
+            async with asyncio.timeout(limit):
+                await self._turns.acquire()
+        except TimeoutError as error:
+            raise self._unavailable(Outage(clock.now(), "all connections are busy")) from error
+        try:
+            self._refuse_in_outage()
+        except ShardUnavailableError:
+            self._turns.release()
+            raise
+
+    def _refuse_in_outage(self) -> None:
         if self.outage is not None and clock.monotonic() - self._failed_at < QUIET_SECONDS:
             raise self._unavailable()
+
+    @asynccontextmanager
+    async def _acquired(self, limit: float, writes: bool) -> AsyncIterator[Connection]:
         pool = await self._opened()
         try:
             async with asyncio.timeout(self.role.connect_limit):
@@ -140,7 +170,7 @@ class Connections:
             self._note_outage(error)
             raise self._unavailable() from error
         try:
-            async with asyncio.timeout(limit or self.role.limit):
+            async with asyncio.timeout(limit):
                 yield connection
         except (*LOST, *GOING_DOWN) as error:
             _terminate(connection)

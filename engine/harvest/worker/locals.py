@@ -89,8 +89,16 @@ class LocalRunner:
                 output = await self._runner.value_of(attempt, command.definition)
         except TimeoutError as error:
             return self._failed(command, failure_of(error), number)
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            if self._running.get(work.execution_id, {}).get(command.seq) is not asyncio.current_task():
+                raise
+            failure = Failure(
+                type="Cancelled",
+                message="the activity raised CancelledError",
+                traceback=failure_of(error).traceback,
+                non_retryable=True,
+            )
+            return self._failed(command, failure, number)
         except BaseException as error:
             # SystemExit and KeyboardInterrupt of user code fail the activity, not the worker.
             return self._failed(command, failure_of(error), number)

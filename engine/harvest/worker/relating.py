@@ -8,8 +8,9 @@ from uuid import UUID
 from msgspec import Raw
 
 from harvest.history import deliveries
-from harvest.history.data import ChildWorkflowFailed, Failure, Target
+from harvest.history.data import ChildWorkflowFailed, Target
 from harvest.history.deliveries import ANYWHERE, CLOSE_POLICIES, DeliveryKind
+from harvest.history.endings import failure_of_end
 from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId, business_key, parse_execution_id, partition_of, shard_of
 from harvest.history.kinds import EventKind
@@ -91,7 +92,7 @@ def put_end(batch: Batch, work: Work, run: Run, outcome: Outcome) -> bool:
     closed = deliveries.ChildClosed(
         first_execution_id=run.started.first_execution_id or str(work.execution_id),
         kind=int(_tells(outcome)),
-        data=Raw(_told(outcome)),
+        data=Raw(_told(work, outcome)),
     )
     _deliver(batch, work, 0, DeliveryKind.CHILD_CLOSED, parse_execution_id(run.started.parent_id), closed)
     return True
@@ -102,13 +103,13 @@ def _tells(outcome: Outcome) -> EventKind:
     return EventKind.CHILD_WORKFLOW_COMPLETED if completed else EventKind.CHILD_WORKFLOW_FAILED
 
 
-def _told(outcome: Outcome) -> bytes:
+def _told(work: Work, outcome: Outcome) -> bytes:
     if outcome.kind is EventKind.WORKFLOW_COMPLETED:
         return b'{"output":' + (outcome.result or b"null") + b"}"
     state = CLOSES_AS[outcome.kind].name
     if outcome.failure is not None:
         return b'{"failure":' + outcome.failure + b',"state":"' + state.encode() + b'"}'
-    failure = Failure(type=state.capitalize(), message=f"the child ended {state}")
+    failure = failure_of_end(CLOSES_AS[outcome.kind], work.workflow_name, work.workflow_id)
     return encode_data(ChildWorkflowFailed(failure=failure, state=state))
 
 
