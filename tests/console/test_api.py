@@ -328,6 +328,7 @@ async def test_an_unexpected_error_tells_the_caller_nothing_but_where_to_look(
         raise RuntimeError("password=hunter2")
 
     monkeypatch.setattr("harvest_console.api.lists.listing.list_executions", broken)
+    caplog.set_level(logging.WARNING, "httpx")  # what asks here tells of its addresses
     response = await console.api("GET", "/workflows?workflow_name=private", headers={"x-request-id": "r-9"})
     assert (response.status_code, response.json()["slug"]) == (500, "internal_error")
     assert "hunter2" not in response.text

@@ -74,10 +74,13 @@ async def _workers(url: str) -> AsyncIterator[tuple[list[Worker], Shards]]:
 
 async def _patiently(act: Callable[[], Awaitable[T]]) -> T:
     """Repeat what a busy machine did not answer in time: every act here may be repeated."""
+    end = clock.monotonic() + 60.0
     while True:
         try:
             return await act()
         except (ShardUnavailableError, RequestTimeoutError, NoWorkerError):
+            if clock.monotonic() > end:
+                raise
             await clock.sleep(0.1)
 
 
@@ -179,12 +182,12 @@ async def _visit_all() -> Counter[str]:
         async with limit:
             return await Visitor(seed).visit()
 
-    other = asyncio.create_task(_keep_other_open(stop))
-    try:
-        return Counter(await asyncio.gather(*map(visit, range(FIRST_SEED, FIRST_SEED + PROGRAMS))))
-    finally:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_keep_other_open(stop))
+        async with asyncio.TaskGroup() as visits:
+            visited = [visits.create_task(visit(seed)) for seed in range(FIRST_SEED, FIRST_SEED + PROGRAMS)]
         stop.set()
-        await other
+    return Counter(visit.result() for visit in visited)
 
 
 async def _all_closed(shards: Shards) -> bool:

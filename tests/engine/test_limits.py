@@ -15,7 +15,7 @@ from harvest import Harvest, WorkflowContext, WorkflowFailedError
 from harvest.errors import LimitError, PayloadTooLargeError
 from harvest.history import limits
 from harvest.operations import reading
-from harvest.replay import decision, run
+from harvest.replay import decision, state
 from harvest.shards import Shards
 from harvest.worker import deciding
 from harvest.worker.worker import Worker
@@ -143,7 +143,7 @@ async def greedy(ctx: WorkflowContext, what: str, many: int) -> Any:
 
 @pytest.mark.parametrize("what", ["activities", "timers"])
 async def test_pending_operations_of_a_kind_are_bounded(work: Work, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr(run, "PENDING_OF_A_KIND", 50)
+    monkeypatch.setattr(state, "PENDING_OF_A_KIND", 50)
     await (await app.start(greedy, what, 50)).result(SOON)
     with pytest.raises(WorkflowFailedError, match=f"LimitError: 50 {what} are pending"):
         await (await app.start(greedy, what, 51)).result(SOON)

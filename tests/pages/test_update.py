@@ -158,3 +158,12 @@ async def test_a_late_update_leads_to_the_page_of_its_answer(site: Site, monkeyp
         return '"n": 12345678901234567890123' in words(await site.get(sent.headers["location"]))
 
     await eventually(answered)
+
+
+async def test_a_run_that_went_on_leads_to_the_one_that_follows_it(site: Site) -> None:
+    first = await add(site.shards, 0, Run(workflow_id="chain", state=State.CONTINUED_AS_NEW, age=60))
+    second = await add(site.shards, 0, Run(workflow_id="chain", first_execution_id=first, previous_execution_id=first))
+    for path in ("signal", "update"):
+        assert f'href="/w/{second}/{path}' in (await site.get(f"/w/{first}/{path}")).text
+    asked = await site.get(f"/w/{first}/query")
+    assert (asked.status_code, f'href="/w/{second}"' in asked.text) == (409, True)

@@ -71,8 +71,12 @@ class WorkerProcess:
             if self._stopping.is_set():
                 return
             if first and code == _USAGE_ERROR:
-                self._misconfigured.set()
-                return
+                if self._number == 1:
+                    self._misconfigured.set()
+                    return
+                # The first is about to say why, and must have the time to.
+                if await clock.wait_event(self._stopping, STEADY_SECONDS):
+                    return
             first = False
             if clock.monotonic() - began > STEADY_SECONDS:
                 pause = FIRST_PAUSE

@@ -11,6 +11,7 @@ from harvest.history.data import Failure, WorkflowStarted
 from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId, derive_execution_id, shard_of
 from harvest.history.retrying import retry_delay
+from harvest.replay.failures import failure_of
 
 if TYPE_CHECKING:
     from harvest.definitions.workflow import WorkflowDefinition
@@ -82,6 +83,14 @@ def tried_again(run: RunState, failure: Failure) -> Onward | None:
     short = msgspec.structs.replace(failure, traceback="", cause=None)
     onward = _following(run, {"attempt": run.started.attempt + 1, "last_failure": short})
     return msgspec.structs.replace(onward, delay=delay, keeps_children=False)
+
+
+def will_be_tried_again(run: RunState) -> bool:
+    """Whether a run whose function has ended, or that a handler has failed, has another attempt after this one."""
+    error = run.failure
+    if error is None and run.main is not None and run.main.done() and not run.main.cancelled():
+        error = run.main.exception()
+    return error is not None and run.started.retry is not None and tried_again(run, failure_of(error)) is not None
 
 
 def _following(run: RunState, changes: dict[str, Any]) -> Onward:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from harvest.definitions.signature import Schema, Signature, signature_of
-from harvest.errors import DefinitionError
+from harvest.errors import DefinitionError, ForbiddenInWorkflowError
 from harvest.history.limits import check_text
 
 if TYPE_CHECKING:
@@ -91,7 +91,14 @@ _signatures: dict[tuple[CodeType | None, bool, str, str], tuple[dict[str, Any] |
 def refusing(run: RunState, who: str) -> Iterator[None]:
     """While it lasts, every `ctx` call that acts, and every task or future, raises ForbiddenInWorkflowError."""
     before, run.only_looks = run.only_looks, who
+    run.disturbed = False
     try:
         yield
     finally:
         run.only_looks = before
+
+
+def block_if_disturbed(run: RunState, who: str) -> None:
+    """Block a run whose code was woken by what may only look: a replay brings back what the code has not done."""
+    if run.disturbed:
+        run.block(ForbiddenInWorkflowError(f"{who} woke code that waits; it may only look"))

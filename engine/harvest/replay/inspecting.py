@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from harvest.errors import ForbiddenInWorkflowError, QueryFailedError, QueryNotFoundError
+from harvest.errors import QueryFailedError, QueryNotFoundError
 from harvest.history import payload
 from harvest.replay import guard
 from harvest.replay.failures import failure_of
-from harvest.replay.handlers import Handlers, refusing
+from harvest.replay.handlers import Handlers, block_if_disturbed, refusing
 from harvest.replay.unwinding import AbandonStep
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def query(run: Run, name: str, arguments: bytes) -> bytes:
             f"the workflow has no query handler {name!r}; it has {', '.join(known) or 'none'}", known=known
         )
     values = [] if arguments == payload.NULL and not handler.signature.required else handler.signature.decode(arguments)
-    run.disturbed = False
+    who = f"the handler of query {name!r}"
     try:
-        with refusing(run, f"the handler of query {name!r}"):
+        with refusing(run, who):
             result = run.looking(handler.function, *values)
         if inspect.iscoroutine(result):
             result.close()
@@ -70,9 +70,7 @@ def query(run: Run, name: str, arguments: bytes) -> bytes:
         failure = failure_of(error)
         raise QueryFailedError(f"query {name!r} failed: {failure.type}: {failure.message}", failure=failure) from error
     finally:
-        if run.disturbed:
-            # A replay brings back what the code has not done.
-            run.block(ForbiddenInWorkflowError(f"the handler of query {name!r} woke code that waits; it may only look"))
+        block_if_disturbed(run, who)
 
 
 def handlers(run: Run) -> Handlers:

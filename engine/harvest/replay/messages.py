@@ -13,8 +13,9 @@ from harvest.history import payload
 from harvest.history.data import Failure, SignalReceived, UpdateAdmitted
 from harvest.history.events import Event, encode_data
 from harvest.history.kinds import EventKind
+from harvest.replay.continuing import will_be_tried_again
 from harvest.replay.failures import failure_of
-from harvest.replay.handlers import QueryHandler, SignalHandler, UpdateHandler, refusing
+from harvest.replay.handlers import QueryHandler, SignalHandler, UpdateHandler, block_if_disturbed, refusing
 from harvest.replay.loop import WorkflowFuture
 from harvest.replay.records import AnswerUpdate
 
@@ -88,7 +89,10 @@ class Messages:
     def wait(self, name: str, as_type: Any) -> WorkflowFuture:
         """A future of the next signal of that name that nobody else waits for."""
         future = self._run.loop.create_future()
-        self.waiters.setdefault(name, deque()).append((future, as_type))
+        waiters = self.waiters.setdefault(name, deque())
+        while waiters and waiters[0][0].done():
+            waiters.popleft()
+        waiters.append((future, as_type))
         return future
 
     def decode(self, name: str, data: bytes, as_type: Any) -> Any:
@@ -155,6 +159,8 @@ class Messages:
                 failure = failure_of(error)
             else:
                 failure = None if run.replaying else self._judged(handler, arguments)
+                if run.blocked is not None:
+                    return
         if failure is not None:
             self._reject(update, failure)
             return
@@ -165,11 +171,14 @@ class Messages:
         """Why the validator refuses, if it does."""
         if handler.validator is None:
             return None
+        who = f"the validator of update {handler.name!r}"
         try:
-            with refusing(self._run, f"the validator of update {handler.name!r}"):
+            with refusing(self._run, who):
                 handler.validator(*arguments)
         except (Exception, CancelledError, SystemExit, KeyboardInterrupt) as error:
             return failure_of(error)
+        finally:
+            block_if_disturbed(self._run, who)
         return None
 
     def _answered(self, update: Update, handler: UpdateHandler, task: Any) -> None:
@@ -199,9 +208,10 @@ class Messages:
     def at_rest(self) -> None:
         """The code had its chance: an update that has no handler is refused; at the run's end nobody answers any more.
 
-        What has not begun when a run continues as new goes on to its successor.
+        What has not begun when a run goes on as another, continued as new or tried again, is its successor's.
         """
-        ended, goes_on = self._run.is_done, self._run.continued is not None
+        ended = self._run.is_done
+        goes_on = ended and (self._run.continued is not None or will_be_tried_again(self._run))
         for update in list(self.admitted.values()):
             if ended and (update.begun or not goes_on):
                 self._reply(

@@ -85,8 +85,13 @@ class CancelChild(Struct):
     """No longer wait for a child, and ask it to end."""
 
     seq: int
-    child_id: ExecutionId
+    child: StartChild
     kind: EventKind = EventKind.CHILD_CANCEL_REQUESTED
+
+    @property
+    def child_id(self) -> ExecutionId:
+        """The child's id: the recorded one, once the start was found in history."""
+        return self.child.child_id
 
     @property
     def key(self) -> Key:

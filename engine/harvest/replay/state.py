@@ -28,6 +28,12 @@ from harvest.replay.versions import Versions
 
 SPARE_BEFORE_PRUNING: Final = 16
 LONGEST_TIMER_SECONDS: Final = 100 * 366 * 86_400
+_NOUNS: Final = {
+    EventKind.ACTIVITY_SCHEDULED: "activities",
+    EventKind.LOCAL_ACTIVITY_SCHEDULED: "local activities",
+    EventKind.TIMER_STARTED: "timers",
+    EventKind.CHILD_WORKFLOW_STARTED: "children",
+}
 
 
 class Identity(Struct, frozen=True):
@@ -149,17 +155,18 @@ class RunState:
 
     def ask(self, waiting: Waiting, command: Any, cancel: Command | None = None) -> WorkflowFuture:
         """Ask for something whose end is awaited. Turning away from it takes it back, or asks for `cancel`."""
-        self.check_room(waiting, command.kind.word)
+        self.check_room(waiting, command.kind)
         future = self.loop.create_future()
         future.on_cancel = lambda: self._turn_away(waiting, command, cancel)
         self.asked.ask(command)
         waiting[command.seq] = (future, command)
         return future
 
-    def check_room(self, waiting: dict[int, Any], kind: str) -> None:
+    def check_room(self, waiting: dict[int, Any], kind: EventKind) -> None:
         """Raise LimitError when too much of one kind is under way."""
         if len(waiting) >= PENDING_OF_A_KIND:
-            raise LimitError(f"{PENDING_OF_A_KIND:,} of {kind} are pending; wait for some before asking for more")
+            what = _NOUNS.get(kind, "messages to other workflows")
+            raise LimitError(f"{PENDING_OF_A_KIND:,} {what} are pending; wait for some before asking for more")
 
     def _turn_away(self, waiting: Waiting, command: Command, cancel: Command | None) -> None:
         if waiting.pop(command.seq, None) is None or self.released:
@@ -174,7 +181,7 @@ class RunState:
         seq = self.next_sequence()
         if not duration <= LONGEST_TIMER_SECONDS:
             raise LimitError(f"a timer of {duration:g} s is too long; at most 100 years are allowed")
-        self.check_room(self.timers, EventKind.TIMER_STARTED.word)
+        self.check_room(self.timers, EventKind.TIMER_STARTED)
         self.asked.ask(StartTimer(seq, round(duration, 6), until))
         self.timers[seq] = handle
         return seq

@@ -138,4 +138,4 @@ class ChildCalls(ExternalCalls):
         if options.detached:
             run.asked.ask(command)
             return command, None
-        return command, run.ask(run.children, command, CancelChild(seq, command.child_id))
+        return command, run.ask(run.children, command, CancelChild(seq, command))

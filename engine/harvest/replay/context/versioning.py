@@ -17,7 +17,9 @@ from harvest.replay import guard
 from harvest.replay.context.base import ContextBase
 from harvest.replay.continuing import ContinueAsNew
 from harvest.replay.failures import exception_of, failure_of
+from harvest.replay.handlers import block_if_disturbed, refusing
 from harvest.replay.records import RecordSideEffect
+from harvest.replay.run import Run
 from harvest.replay.unwinding import AbandonStep
 
 T = TypeVar("T")
@@ -55,8 +57,8 @@ class VersioningCalls(ContextBase):
         """Call `function` once and record what it returns; a replay reads the record.
 
         For a quick value that is not the same twice. The value comes back as JSON holds it, as `as_type`. What it
-        raises is recorded too, and comes as an ApplicationError of that type. What waits or must not happen twice
-        belongs in an activity.
+        raises is recorded too, and comes as an ApplicationError of that type. As it is not called on a replay, it may
+        only look at what the workflow knows. What waits or must not happen twice belongs in an activity.
         """
         run = self._run
         seq = run.next_sequence()
@@ -66,7 +68,8 @@ class VersioningCalls(ContextBase):
             if run.replaying:
                 run.block(_unrecorded(name, seq, run.position))
                 raise AbandonStep
-            recorded = _effect_of(function, name)
+            recorded = _effect_of(run, function, name)
+            run.check_usable()
         run.asked.ask(RecordSideEffect(seq, name, recorded))
         if (error := exception_of(recorded.failure)) is not None:
             raise error
@@ -92,11 +95,15 @@ class VersioningCalls(ContextBase):
         raise ContinueAsNew(target.signature.encode(args, {}), workflow)
 
 
-def _effect_of(function: Callable[[], Any], name: str) -> SideEffectRecorded:
+def _effect_of(run: Run, function: Callable[[], Any], name: str) -> SideEffectRecorded:
+    who = f"the function of side effect {name!r}"
     try:
-        value = payload.encode(_unguarded(function), what=f"side effect {name!r}")
-    except Exception as error:
+        with refusing(run, who):
+            value = payload.encode(_unguarded(function), what=f"side effect {name!r}")
+    except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        block_if_disturbed(run, who)
         return SideEffectRecorded(name=name, failure=failure_of(error))
+    block_if_disturbed(run, who)
     return SideEffectRecorded(Raw(value), name)
 
 
