@@ -12,7 +12,8 @@ import pytest
 
 from harvest import ActivityError, Harvest, Retry, WorkflowContext
 from harvest.history.kinds import EventKind
-from tests.support import at_work, history_of
+from harvest.worker import committer
+from tests.support import at_work, eventually, history_of
 
 app = Harvest()
 ran: Counter[str] = Counter()
@@ -119,3 +120,27 @@ async def test_a_signal_comes_while_one_is_under_way(new_database: Callable[[str
         run = await app.start(waits_beside)
         await run.signal("go", "on")
         assert await run.result(timedelta(seconds=10)) == "on"
+
+
+@app.activity
+async def answers() -> str:
+    return "ok"
+
+
+@app.workflow
+async def gathers(ctx: WorkflowContext) -> None:
+    await asyncio.gather(ctx.execute_activity(answers), ctx.execute_local_activity(sleeps))
+
+
+async def test_the_result_of_an_activity_does_not_wait_for_them(
+    new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "HOLD_SECONDS", 600.0)
+    async with at_work(app, new_database("local_beside")) as (_, shards):
+        run = await app.start(gathers)
+
+        async def is_written() -> bool:
+            events = await history_of(shards, run.execution_id)
+            return any(event.kind == EventKind.ACTIVITY_COMPLETED for event in events)
+
+        await eventually(is_written)

@@ -98,9 +98,8 @@ async def test_32_compensation_runs_once_though_each_worker_is_killed_in_between
             await eventually(lambda: rests(shards, run.execution_id))
             second.kill()
         await run.signal("go on")
-        with WorkerProcess(url, tmp_path / "third.log", **LEASE):
-            with pytest.raises(WorkflowFailedError, match="CANCELLED"):
-                await run.result(SOON)
+        with WorkerProcess(url, tmp_path / "third.log", **LEASE), pytest.raises(WorkflowFailedError, match="CANCELLED"):
+            await run.result(SOON)
         assert path.read_text().split() == ["reserve", "release", "told"]
         await check_invariants(shards)
     finally:
@@ -247,7 +246,8 @@ async def test_36_requests_that_are_given_up_leave_no_session_behind(new_databas
 async def sessions_are_clean(shards: Shards) -> bool:
     rows = await shards.stores[0].scan.fetch(
         """select application_name as name, count(*) as n, count(*) filter (where state <> 'idle') as busy
-             from pg_stat_activity where datname = current_database() and application_name in ('harvest-read', 'harvest-write')
+             from pg_stat_activity
+            where datname = current_database() and application_name in ('harvest-read', 'harvest-write')
             group by 1"""
     )
     most = {f"harvest-{role.name}": role.size for role in (READ, WRITE)}

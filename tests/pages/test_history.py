@@ -114,11 +114,11 @@ async def test_child_events_lead_to_the_child_and_a_rotation_to_the_next_run(sit
         Run(state=State.CONTINUED_AS_NEW),
     )
     full = (await site.get(f"/w/{run}/history?view=full")).text
-    assert full.count(f'href="/w/{CHILD}">Go to the run') == 2
-    assert f'href="/w/{following}">Go to the run' in full
+    assert full.count(f'href="/w/{CHILD}">to the run') == 2
+    assert f'href="/w/{following}">to the run' in full
     # The end of a child whose beginning lies in another window leads there too.
     last = (await site.get(f"/w/{run}/history?view=full&dir=oldest&after=2")).text
-    assert f'href="/w/{CHILD}">Go to the run' in last
+    assert f'href="/w/{CHILD}">to the run' in last
     assert "ship_flow s-1" in last
     assert f'<a href="/w/{CHILD}">ship_flow s-1</a>' in (await site.get(f"/w/{run}/history")).text
 

@@ -172,6 +172,8 @@ async def test_twenty_thousand_events_come_in_windows(site: Site) -> None:
     assert f"Steps 1 to {WINDOW} of" in words(await site.get(earlier[1].replace("&amp;", "&")))
     last = await site.get(f"/w/{run}/timeline?before=2147483647")
     assert f"to {steps:,} of {steps:,}" in words(last)
+    for view in ("full", "compact"):
+        assert len((await site.get(f"/w/{run}/history?view={view}")).content) < MOST_BYTES
     for beyond in (f"after={10**12}", f"before={-5}"):
         assert (await site.get(f"/w/{run}/timeline?{beyond}")).status_code == 200
 

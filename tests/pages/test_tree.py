@@ -84,6 +84,7 @@ async def test_a_family_that_is_too_large_says_so_and_leads_on(site: Site) -> No
     await many_children(site.shards, root, root, count, state=State.COMPLETED)
     page = await site.get(f"/w/{root}/tree")
     assert "there are more than 200 runs in it" in words(page)
+    assert "Tree at least 200 runs" in words(page)
     assert len(page.content) < 150_000
     assert f'href="/w/{root}/children"' in page.text
     larger = re.search(r'href="([^"]+)">Show up to 1,000', page.text)

@@ -418,8 +418,9 @@ class Oracle(World):
 
     def _agree_at_end(self, run: Run, outcome: Outcome) -> None:
         """Every update is answered or carried, and so is every signal and cancel request that came too late."""
-        carried = self._unread() if outcome.onward is not None else []
-        if outcome.kind == EventKind.WORKFLOW_CONTINUED_AS_NEW:
+        carried = []
+        if outcome.onward is not None:
+            carried = self._unread()
             carried += [(e, int(EventKind.UPDATE_ADMITTED), encode_data(u)) for e, u in self.updates.items()]
         else:
             assert not self.updates, f"updates {self.updates} have no answer"

@@ -14,7 +14,7 @@ from harvest.history.data import ChildWorkflowStarted
 from harvest.history.ids import parse_execution_id, shard_of
 from harvest.history.kinds import EventKind
 from harvest.replay.context import ChildHandle, WorkflowContext
-from harvest.replay.relations import StartChild
+from harvest.replay.relations import CancelChild, StartChild
 from harvest.replay.run import Run
 from tests.replay.driving import Driven
 from tests.replay.noting import child, fanned_child
@@ -434,3 +434,34 @@ def test_the_input_of_a_child_is_what_its_signature_says() -> None:
         msgspec.json.decode(command.input) for command in one.run.asked.values() if isinstance(command, StartChild)
     ]
     assert inputs == [[1, 2], [1, 2]]
+
+
+async def starts_after_a_signal(ctx: WorkflowContext) -> None:
+    await ctx.wait_for_signal("go")
+    await starts_and_turns_away(ctx)
+
+
+async def starts_at_once(ctx: WorkflowContext) -> None:
+    await starts_and_turns_away(ctx, ctx.wait_for_signal("go"))
+
+
+async def starts_and_turns_away(ctx: WorkflowContext, first: Any = None) -> None:
+    waiting = asyncio.create_task(ctx.execute_child_workflow(child, 1, 2))
+    if first is not None:
+        await first
+    await ctx.wait_for_signal("stop")
+    waiting.cancel()
+    await ctx.wait_for_signal("end")
+
+
+def test_the_child_that_history_has_is_cancelled_where_code_now_asks_for_it_earlier() -> None:
+    one = Driven(starts_after_a_signal)
+    one.signal("go")
+    one.committed()
+    started: ChildWorkflowStarted = one.events[-1].data()
+    new = one.goes_on_as(starts_at_once)
+    assert new.run.blocked is None
+    new.signal("stop")
+    (cancel,) = new.run.asked.values()
+    assert isinstance(cancel, CancelChild)
+    assert str(cancel.child_id) == started.child_id

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from harvest.errors import DefinitionError
-from harvest.history.data import UpdateCompleted, UpdateFailed
+from harvest.errors import DefinitionError, ForbiddenInWorkflowError
+from harvest.history.data import RetryPolicy, UpdateCompleted, UpdateFailed
 from harvest.history.kinds import EventKind
 from harvest.replay.context import WorkflowContext
 from harvest.replay.records import AnswerUpdate
@@ -403,3 +404,60 @@ def test_updates_and_signals_of_the_starting_transaction_keep_their_order() -> N
     one.signal("s", "c")
     assert one.result == ["update b", "signal a", "signal c"], "in the order of registration, then of arrival"
     assert [kind for kind, _ in one.asked] == [EventKind.UPDATE_COMPLETED.word]
+
+
+def test_a_validator_that_wakes_the_code_blocks_the_run() -> None:
+    async def waits(ctx: WorkflowContext) -> None:
+        woken = asyncio.Event()
+        ctx.register_update_handler("wake", lambda: None, validator=woken.set)
+        await woken.wait()
+
+    one = Driven(waits)
+    one.update("wake")
+    assert isinstance(one.run.blocked, ForbiddenInWorkflowError)
+    assert "validator" in one.run.blocked.message
+
+
+def test_an_update_that_comes_as_the_run_fails_goes_to_its_next_attempt() -> None:
+    async def fails(ctx: WorkflowContext) -> None:
+        ctx.register_update_handler("set", lambda: "done")
+        await ctx.execute_activity("breaks")
+
+    one = Driven(fails, retry=RetryPolicy(max_attempts=2))
+    one.committed()
+    one.failed(1)
+    one.update("set")
+    assert one.asked == []
+    outcome = one.outcome
+    assert outcome is not None
+    assert outcome.onward is not None
+    assert [kind for kind, _ in outcome.onward.carried] == [EventKind.UPDATE_ADMITTED]
+
+
+def test_an_update_that_comes_as_the_run_fails_for_good_is_refused() -> None:
+    async def fails(ctx: WorkflowContext) -> None:
+        ctx.register_update_handler("set", lambda: "done")
+        await ctx.execute_activity("breaks")
+
+    one = Driven(fails, retry=RetryPolicy(max_attempts=2))
+    one.committed()
+    one.failed(1)
+    one.update("set")
+    one.cancel()
+    assert one.asked == [("UpdateFailed", 4)]
+    assert one.outcome is not None
+    assert one.outcome.onward is None
+
+
+def test_waiting_again_and_again_leaves_nothing_behind() -> None:
+    async def polls(ctx: WorkflowContext) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await ctx.wait_for_signal("go", timeout=1)
+
+    one = Driven(polls)
+    one.committed()
+    for number in range(1, 21):
+        one.fired(number)
+        one.committed()
+    assert len(one.run.messages.waiters["go"]) <= 2

@@ -226,3 +226,18 @@ def test_handlers_say_what_they_take() -> None:
     assert found.updates["add"]["type"] == "integer"
     assert list(found.signals) == ["note"]
     assert list(found.queries) == ["total"]
+
+
+def test_a_handler_draws_no_number_that_the_code_would_have_drawn() -> None:
+    async def draws(ctx: WorkflowContext) -> float:
+        chance = ctx.random()
+        ctx.register_query_handler("sample", lambda: chance.choice([1, 2, 3]))
+        await ctx.wait_for_signal("go")
+        return chance.random()
+
+    asked, other = Driven(draws), Driven(draws)
+    with pytest.raises(QueryFailedError, match="may only look"):
+        asked.query("sample")
+    for one in (asked, other):
+        one.signal("go")
+    assert asked.result == other.result

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from harvest.errors import ApplicationError
+from harvest.errors import ApplicationError, ForbiddenInWorkflowError
 from harvest.history.data import MarkerRecorded, SideEffectRecorded
 from harvest.history.kinds import EventKind
 from harvest.replay.context import WorkflowContext
@@ -289,3 +292,51 @@ def test_a_side_effect_that_history_does_not_have_is_reported() -> None:
     blocked = one.replayed(draws).blocked
     assert blocked is not None
     assert "side effect 'dice'" in blocked.message
+
+
+def _draws(ctx: WorkflowContext) -> Any:
+    return str(ctx.uuid4())
+
+
+def _chooses(ctx: WorkflowContext) -> Any:
+    return ctx.patched("within")
+
+
+@pytest.mark.parametrize("act", [_draws, _chooses])
+def test_a_side_effect_may_only_look_as_it_is_not_called_again(act: Callable[[WorkflowContext], Any]) -> None:
+    async def tries(ctx: WorkflowContext) -> str:
+        try:
+            ctx.side_effect(lambda: act(ctx))
+        except ApplicationError as error:
+            return str(await ctx.execute_activity("after", str(ctx.uuid4()), error.type))
+        return "it acted"
+
+    one = Driven(tries)
+    one.committed()
+    assert one.replayed().blocked is None
+    one.completed(2, "done")
+    assert one.result == "done"
+
+
+def test_a_side_effect_that_wakes_the_code_blocks_the_run() -> None:
+    async def wakes(ctx: WorkflowContext) -> None:
+        woken = asyncio.Event()
+        waiting = asyncio.create_task(woken.wait())
+        await asyncio.sleep(0)
+        ctx.side_effect(woken.set)
+        await waiting
+
+    run = Driven(wakes).run
+    assert isinstance(run.blocked, ForbiddenInWorkflowError)
+    assert "side effect" in run.blocked.message
+
+
+def test_a_side_effect_that_would_end_the_process_is_recorded_as_failed() -> None:
+    async def asks(ctx: WorkflowContext) -> None:
+        ctx.register_update_handler("leave", lambda: ctx.side_effect(sys.exit))
+        await ctx.wait_for_signal("go")
+
+    one = Driven(asks)
+    one.update("leave")
+    one.committed()
+    assert one.replayed().blocked is None

@@ -195,7 +195,8 @@ def step_name(step: Step) -> str:
     """What a step is called: an activity by its name, a timer by its length, another run by its type and id."""
     if step.kind == "timer" and step.fires_at is not None:
         # The start is written a moment after the instant from which the database counts.
-        return f"of {span_text(round((step.fires_at - step.start).total_seconds(), 1))}"
+        seconds = (step.fires_at - step.start).total_seconds()
+        return f"of {span_text(round(seconds, 0 if seconds > 5 else 1))}"
     return clipped(" ".join(part for part in (step.name, short_id(step.workflow_id or "")) if part))
 
 

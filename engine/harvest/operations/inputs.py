@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -10,8 +10,9 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 
 from harvest.errors import InputInvalidError, InvalidRequestError
 from harvest.history import payload
@@ -28,7 +29,7 @@ def check_input(data: bytes, schema: Mapping[str, Any], *, what: str) -> None:
     payload.check_text(data, what=what)
     if data == payload.NULL and "default" in schema and len(schema.get("x-parameters", ())) == 1:
         return
-    validator: Validator = Draft202012Validator(dict(schema), format_checker=_FORMATS)
+    validator: Validator = _Validator(dict(schema), format_checker=_FORMATS)
     try:
         found = sorted(
             validator.iter_errors(msgspec.json.decode(data)), key=lambda error: list(map(str, error.absolute_path))
@@ -41,6 +42,26 @@ def check_input(data: bytes, schema: Mapping[str, Any], *, what: str) -> None:
         raise InputInvalidError(
             f"{what} does not fit its schema: {first['pointer'] or '/'}: {first['message']}", problems=problems[:20]
         )
+
+
+def _any_of(validator: Any, alternatives: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """The tag of a tagged union says which alternative is meant.
+
+    Trying them all takes time exponential in the depth of the value, and tells what is wrong with each.
+    """
+    discriminator = schema.get("discriminator")
+    if discriminator is None or not isinstance(value, dict):
+        yield from Draft202012Validator.VALIDATORS["anyOf"](validator, alternatives, value, schema)
+        return
+    name, mapping = discriminator["propertyName"], discriminator["mapping"]
+    meant = mapping.get(str(value.get(name)))
+    if meant is None:
+        yield ValidationError(f"{name!r} must be one of {', '.join(mapping)}")
+    else:
+        yield from validator.descend(value, {"$ref": meant})
+
+
+_Validator: Final = extend(Draft202012Validator, {"anyOf": _any_of})  # type: ignore[no-untyped-call]
 
 
 def _pointer(path: Iterable[str | int]) -> str:

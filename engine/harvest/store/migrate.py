@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 SCHEMA_LEVEL: Final = 2
 LOCK_KEY: Final = 0x4841_5256  # "HARV"
+# Deadlock, lock not available.
+_COME_BACK: Final = ("40P01", "55P03")
+_PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+_log = logging.getLogger("harvest.migrate")
 # Alembic's proxies are process-wide globals: one migration at a time in a process.
 _one_at_a_time = asyncio.Lock()
 
@@ -125,6 +130,21 @@ async def upgrade(url: str, *, shard_id: int | None = None) -> None:
 
 
 async def _run_alembic(url: str) -> None:
+    """Workers may hold what a migration has to lock: it gives up soon, so as not to hold them up, and comes back."""
+    from sqlalchemy.exc import DBAPIError
+
+    for pause in (*_PAUSES, None):
+        try:
+            await _run_once(url)
+            return
+        except DBAPIError as error:
+            if pause is None or getattr(error.orig, "sqlstate", None) not in _COME_BACK:
+                raise
+            _log.warning("the tables are in use; the migration is tried again in %g s", pause)
+            await clock.sleep(pause)
+
+
+async def _run_once(url: str) -> None:
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
 

@@ -91,7 +91,7 @@ appended as (
 ),
 task as (
     update harvest_workflow_tasks t
-       set state = 0, due = greatest(t.due, clock_timestamp()), sort_at = greatest(t.sort_at, clock_timestamp()),
+       set state = 0, due = greatest(t.due, clock_timestamp()), sort_at = greatest(t.due, clock_timestamp()),
            sticky_until = case when exists (
                select from harvest_workers w
                 where w.worker = t.sticky_worker and w.status = 'active' and w.lease_until > clock_timestamp()

@@ -32,13 +32,18 @@ _PASSING_STATES = ("55P03", "57014", "25006")
 
 
 class Role(Struct, frozen=True):
-    """What a pool is for: its size, its limits in seconds, and settings of each of its sessions."""
+    """What a pool is for: its size, its limits in seconds, and settings of each of its sessions.
+
+    `for_people` says that those who ask hear of a passing refusal as of a shard that does not answer; a worker's loops
+    tell them apart.
+    """
 
     name: str
     size: int
     limit: float = 30.0
     connect_limit: float = 5.0
     settings: dict[str, str] = {}
+    for_people: bool = False
 
 
 # Everything hot is reached by a key. A plan made while a table was small may read it from end to end, and is kept until
@@ -48,13 +53,14 @@ COMMIT = Role("commit", 2, settings={"enable_nestloop": "off", **BY_KEY})
 CLAIM = Role("claim", 2, settings=BY_KEY)
 SCAN = Role("scan", 2, settings=BY_KEY)
 DELIVER = Role("deliver", 2, limit=10.0, settings={"statement_timeout": "5000", **BY_KEY})
-WRITE = Role("write", 8, limit=5.0, connect_limit=1.5, settings={"statement_timeout": "5000"})
+WRITE = Role("write", 8, limit=5.0, connect_limit=1.5, settings={"statement_timeout": "5000"}, for_people=True)
 READ = Role(
     "read",
     4,
     limit=2.0,
     connect_limit=1.5,
     settings={"statement_timeout": "2000", "default_transaction_read_only": "on"},
+    for_people=True,
 )
 COMMON = {
     "jit": "off",
@@ -185,6 +191,11 @@ class Connections:
                     reason=_reason(error),
                 ) from error
             raise self._unavailable(Outage(clock.now(), _reason(error))) from error
+        except asyncpg.PostgresError as error:
+            if self.role.for_people and is_passing(error):
+                # Nothing was written, and the same again may pass.
+                raise self._unavailable(Outage(clock.now(), _reason(error))) from error
+            raise
         except asyncio.CancelledError:
             _terminate(connection)
             raise
@@ -237,4 +248,6 @@ def _reason(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return "connection refused"
+    if isinstance(error, asyncpg.QueryCanceledError):
+        return "the query took too long"
     return type(error).__name__ if isinstance(error, OSError) else f"{type(error).__name__}: {error}"[:200]

@@ -163,6 +163,9 @@ class Committer(HeldRuns):
             return False
         if any(command.kind not in _CAN_WAIT for command in run.asked.values()):
             return False
+        if not all(result.is_local for result, _ in work.consumed):
+            # Until it is written, the task of an activity that has ended runs towards its timeout.
+            return False
         now = clock.monotonic()
         if work.hold_until is None:
             work.hold_until = now + HOLD_SECONDS

@@ -64,6 +64,22 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
+class WorkflowRandom(random.Random):
+    """A generator that a query handler cannot draw from: a replay would draw other numbers."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.seed)
+        self._run = run
+
+    def random(self) -> float:
+        self._run.check_may_act()
+        return super().random()
+
+    def getrandbits(self, k: int, /) -> int:
+        self._run.check_may_act()
+        return super().getrandbits(k)
+
+
 class ContextBase:
     """The run behind a context, and what it knows of itself."""
 
@@ -84,7 +100,7 @@ class ContextBase:
         """A generator seeded by the run."""
         self._run.check_may_act()
         if self._random is None:
-            self._random = random.Random(self._run.seed)
+            self._random = WorkflowRandom(self._run)
         return self._random
 
     def uuid4(self) -> uuid.UUID:
