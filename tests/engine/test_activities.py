@@ -16,8 +16,8 @@ import pytest
 from harvest import ActivityContext, ActivityError, ApplicationError, Harvest, Retry, WorkflowContext, clock
 from harvest.history.data import Failure, RetryPolicy
 from harvest.history.kinds import EventKind
-from harvest.shards import Shards
 from harvest.history.retrying import retry_delay
+from harvest.shards import Shards
 from harvest.worker.options import WorkerOptions
 from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, eventually, history_of

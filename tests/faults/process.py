@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Self
 
 import msgspec
 
+from harvest import clock
 from harvest.store import fleet
 from harvest.worker import watch
 from harvest.worker.main import run_worker
@@ -119,7 +121,15 @@ async def _main(given: _Given) -> None:
     await run_worker("tests.faults.app:app", given.urls, name=given.name, stop=stop, options=options)
 
 
+def _shift_clock(seconds: float) -> None:
+    """This process's wall clock is so much ahead of the machine's."""
+    real = time.time_ns
+    clock._time_ns = lambda: real() + int(seconds * 1e9)
+
+
 if __name__ == "__main__":
+    if "HARVEST_TEST_CLOCK" in os.environ:
+        _shift_clock(float(os.environ["HARVEST_TEST_CLOCK"]))
     if "HARVEST_TEST_HURRY" in os.environ:
         watch.LONG_STEP, watch.LAST_WORD = 0.5, 1.0
     if "HARVEST_TEST_LEASE" in os.environ:

@@ -285,3 +285,12 @@ async def test_a_chain_is_followed_to_its_last_run(shards: Shards) -> None:
     outcome = await waiting
     assert outcome is not None
     assert (outcome.execution_id, outcome.output) == (last, msgspec.Raw(b'"done"'))
+
+
+async def test_numbers_beyond_every_event_are_not_there(shards: Shards) -> None:
+    run, beyond = await add(shards, 1, Run(workflow_id="numbers")), 2**40
+    await add_events(shards, run, [started()])
+    with pytest.raises(ExecutionNotFoundError):
+        await reading.event_payload(shards, run, beyond)
+    assert (await reading.history(shards, run, after=beyond)).events == []
+    assert (await reading.history(shards, run, before=beyond, newest_first=True)).events

@@ -66,6 +66,11 @@ async def test_a_late_answer_leaves_what_is_recorded(site: Site, monkeypatch: py
         raise RequestTimeoutError("no worker has answered in 5 s")
 
     monkeypatch.setattr(stacks, "ask_code", late)
+
+    async def child_has_begun() -> bool:
+        return "child child_flow" in words(await site.get(f"/w/{run}/stack"))
+
+    await eventually(child_has_begun)
     said = words(await site.get(f"/w/{run}/stack"))
     assert "Its workers did not answer in time." in said
     for told in ("What is recorded as under way", "activity never_well", "timer", "child child_flow", "not waited for"):

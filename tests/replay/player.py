@@ -25,6 +25,7 @@ class Player(Acting):
         self.semaphore = asyncio.Semaphore(2)
         self.queue: asyncio.Queue[int] = asyncio.Queue(1)
         self.event = asyncio.Event()
+        self.changed = asyncio.Condition()
 
     async def call(self, s: p.Call) -> None:
         seen = self.seen
@@ -163,6 +164,12 @@ class Player(Acting):
             await self.event.wait()
         elif s.what == "set":
             self.event.set()
+        elif s.what == "notify":
+            async with self.changed:
+                self.changed.notify(2)
+        elif s.what == "notified":
+            async with self.changed, asyncio.timeout(self.seconds(40.0)):
+                await self.changed.wait()
         else:
             self.event.clear()
         self.note(s.what)

@@ -71,7 +71,7 @@ class Locked(Struct, frozen=True, tag=True):
 
 
 class Exchange(Struct, frozen=True, tag=True):
-    """An operation on the queue or the event that all tasks of a program share."""
+    """An operation on the queue, the event or the condition that all tasks of a program share."""
 
     what: str
 
@@ -309,7 +309,7 @@ _LEAVES: tuple[tuple[Maker, int], ...] = (
     (lambda d, _: Receive(d.pick(*SIGNALS), d.pick(None, d.seconds())), 4),
     (lambda d, _: TryReceive(d.pick(*SIGNALS), d.pick(True, False)), 2),
     (lambda d, _: Condition(d.number(1, 12), d.pick(None, d.seconds(), d.seconds())), 2),
-    (lambda d, _: Exchange(d.pick("put", "put", "get", "set", "wait", "clear")), 3),
+    (lambda d, _: Exchange(d.pick("put", "put", "get", "set", "wait", "clear", "notify", "notified")), 4),
     (lambda d, _: Reach(d.pick(True, False)), 2),
     (lambda d, _: Raise(), 1),
     (lambda d, _: Local(d.pick(*ACTIVITIES), d.number(0, 99)), 6),

@@ -45,6 +45,7 @@ from harvest.shards import Shards
 from harvest.store import reads
 
 MOST_EVENTS: Final = 1000
+LAST_EVENT_ID: Final = 2**31 - 1
 MOST_WAIT: Final = 30.0
 # Enough to name a large event: its fields before the large one.
 _EVENT_HEAD: Final = 4096
@@ -203,8 +204,8 @@ async def history(
         lambda store: reads.history(
             store,
             execution_id,
-            after=after,
-            before=before,
+            after=max(0, min(after, LAST_EVENT_ID)),
+            before=None if before is None else max(0, min(before, LAST_EVENT_ID)),
             limit=limit + 1,
             newest_first=newest_first,
             inline=inline,
@@ -230,7 +231,12 @@ async def event_payload(shards: Shards, execution_id: UUID, event_id: int) -> by
     Raises ExecutionNotFoundError, ShardUnavailableError, and PayloadDecodeError for sealed data.
     """
     shard_id = shards.store_of(execution_id).shard_id
-    row = await ask(shards, shard_id, lambda store: reads.event_payload(store, execution_id, event_id))
+    within = 0 < event_id <= LAST_EVENT_ID
+    row = (
+        await ask(shards, shard_id, lambda store: reads.event_payload(store, execution_id, event_id))
+        if within
+        else None
+    )
     if row is None:
         raise ExecutionNotFoundError(
             f"execution {execution_id} has no event {event_id}", execution_id=execution_id, event_id=event_id

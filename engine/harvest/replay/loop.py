@@ -22,9 +22,15 @@ HASH_BITS: Final = (1 << 61) - 1
 
 
 class WorkflowTask(asyncio.Task[Any]):
-    """A task that hashes by the run's seed plus its number; equal only to itself."""
+    """A task that hashes by the run's seed plus its number; equal only to itself.
+
+    It counts cancellations itself: a task that cancels itself and takes that back is not cancelled, which up to 3.12
+    asyncio's own could not undo.
+    """
 
     number: int
+    _cancels = 0
+    _cancels_itself = False
 
     def __hash__(self) -> int:
         return self.number
@@ -34,7 +40,33 @@ class WorkflowTask(asyncio.Task[Any]):
     def cancel(self, msg: Any | None = None) -> bool:
         """As asyncio's; what may only look may not."""
         check_may_act(self)
-        return super().cancel(msg)
+        if self.done():
+            return False
+        self._cancels += 1
+        loop = self.get_loop()
+        if asyncio.current_task(loop) is not self:
+            return super().cancel(msg)
+        if not self._cancels_itself:
+            self._cancels_itself = True
+            loop.call_soon(self._deliver, msg)
+        return True
+
+    def _deliver(self, msg: Any | None) -> None:
+        """The task that cancelled itself waits by now."""
+        if self._cancels_itself and not self.done():
+            super().cancel(msg)
+        self._cancels_itself = False
+
+    def cancelling(self) -> int:
+        """As asyncio's."""
+        return self._cancels
+
+    def uncancel(self) -> int:
+        """As 3.13's: the last one takes back what has not been delivered."""
+        self._cancels = max(0, self._cancels - 1)
+        if self._cancels == 0:
+            self._cancels_itself = False
+        return self._cancels
 
 
 class WorkflowFuture(asyncio.Future[Any]):

@@ -1,4 +1,4 @@
-"""`asyncio.gather`, `as_completed`, `all_tasks`, `wait_for` and `TaskGroup` that do the same everywhere, in a workflow.
+"""The functions and classes of asyncio that do the same everywhere, for code in a workflow.
 
 asyncio's own walk sets by address, or differ from one Python to the next. The replacements look at the running loop:
 outside a workflow asyncio's run.
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
-from harvest.replay import grouping, guard, unwinding
+from harvest.replay import grouping, guard, locking, unwinding
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, check_may_act
 
 _gather = asyncio.gather
@@ -188,13 +188,13 @@ _REPLACED: Final[dict[str, Any]] = {
     "all_tasks": all_tasks,
     "wait_for": wait_for,
 }
-_GROUP: Final = grouping.TaskGroup
+_CLASSES: Final = {asyncio.TaskGroup: grouping.TaskGroup, **locking.REPLACED}
 _OWN: Final = {
     id(_gather): gather,
     id(_as_completed): as_completed,
     id(_all_tasks): all_tasks,
     id(_wait_for): wait_for,
-    id(_GROUP.__base__): _GROUP,
+    **{id(own): ordered for own, ordered in _CLASSES.items()},
 }
 
 
@@ -204,8 +204,10 @@ def install() -> None:
         for name, ordered in _REPLACED.items():
             if id(getattr(module, name)) in _OWN:
                 setattr(module, name, ordered)
-    for owner in (asyncio, asyncio.taskgroups):
-        owner.__dict__["TaskGroup"] = _GROUP
+    for module in (asyncio, asyncio.taskgroups, asyncio.locks):
+        for own, ordered in _CLASSES.items():
+            if getattr(module, own.__name__, None) is own:
+                setattr(module, own.__name__, ordered)
     guard.install()
     unwinding.install()
 
