@@ -35,7 +35,7 @@ async def at_work(
         await app.close()
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], *, within: float = 10.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[Any]], *, within: float = 30.0) -> None:
     """Wait until `condition()` is true, or fail."""
 
     async def holds() -> bool:

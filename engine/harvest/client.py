@@ -12,9 +12,9 @@ from msgspec import Struct
 from harvest.definitions.options import Retry
 from harvest.definitions.signature import Signature
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import ExecutionClosedError, HarvestError, ResultTimeoutError, WorkflowFailedError
+from harvest.errors import HarvestError, ResultTimeoutError, WorkflowFailedError
 from harvest.history import payload
-from harvest.operations import closing, pausing, reading, requesting, routing, signalling, updating
+from harvest.operations import closing, pausing, reading, requesting, signalling, updating
 from harvest.operations.actor import in_process
 from harvest.operations.preparing import StartRequest
 from harvest.shards import Shards
@@ -123,18 +123,12 @@ class WorkflowHandle(Generic[R]):
         the run has ended.
         """
         asked = encode_arguments(args, f"the arguments of query {name!r}")
-        target = self.execution_id
-        for _ in range(routing.MOST_HOPS):
-            try:
-                data = await requesting.query(self._shards, in_process("handle.query"), target, name, asked)
-            except ExecutionClosedError:
-                live = await routing.live_run(self._shards, target)
-                if live == target:
-                    raise
-                target = live
-            else:
-                return payload.decode(data, result_type, what=f"the answer of query {name!r}")
-        raise ResultTimeoutError(f"execution {target} goes on as another faster than it can be asked")
+        _, data = await requesting.of_chain(
+            self._shards,
+            self.execution_id,
+            lambda run: requesting.query(self._shards, in_process("handle.query"), run, name, asked),
+        )
+        return payload.decode(data, result_type, what=f"the answer of query {name!r}")
 
     async def update(
         self,

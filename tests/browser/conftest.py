@@ -19,7 +19,7 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation",
   event => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
 """
-expect.set_options(timeout=10_000)
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from harvest_console.live import Hub
 from tests.console.conftest import API, BEARER, TOKEN, settings
 from tests.console.serving import served
 from tests.operations.population import Run, add
-from tests.support import FAST
+from tests.support import FAST, eventually
 
 EXECUTION = "x-harvest-execution-id"
 
@@ -55,6 +55,13 @@ def application() -> Harvest:
             ctx.publish_progress({"prices": len(prices)})
             if bytes(prices[-1]) == b'"end"':
                 return "ended"
+
+    @app.workflow
+    async def rotating_flow(ctx: WorkflowContext, left: int) -> None:
+        if left:
+            ctx.continue_as_new(left - 1)
+        ctx.register_query_handler("first", lambda: str(ctx.info.first_execution_id))
+        await ctx.wait_for_signal("end")
 
     return app
 
@@ -111,6 +118,17 @@ async def test_a_query_answers_what_the_code_knows_to_the_digit(console: Console
         told = await console.api("POST", f"{path}/query/total", json={"args": ["EUR", 3]})
         assert (told.status_code, told.json()) == (200, {"result": "3 EUR"})
     assert (await console.api("GET", f"/workflows/{run}/query/a%2Fb")).json() == {"result": "slash"}
+
+
+async def test_a_question_to_a_run_that_went_on_as_another_is_asked_there(console: Console) -> None:
+    started = await console.api("POST", "/workflows/rotating_flow/start", json={"input": 2, "workflow_id": "rotates"})
+    first = started.json()["execution_id"]
+
+    async def answered() -> bool:
+        told = await console.api("GET", f"/workflows/{first}/query/first")
+        return told.status_code == 200 and told.json() == {"result": first} and told.headers[EXECUTION] != first
+
+    await eventually(answered)
 
 
 async def test_what_a_query_refuses_is_a_problem_with_the_reason(console: Console, run: str) -> None:

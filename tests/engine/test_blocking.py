@@ -118,7 +118,7 @@ async def test_changed_code_blocks_the_run_until_fixed_code_comes(new_database: 
         assert waiting.blocked is not None
     fixed = application(started_with_a)
     async with at_work(fixed, url) as (_, shards):
-        assert await (await fixed.handle(run)).result(timedelta(seconds=5)) == "a1, a2"
+        assert await (await fixed.handle(run)).result(timedelta(seconds=30)) == "a1, a2"
         assert (await reading.get(shards, run)).blocked is None
         await check_invariants(shards)
 

@@ -88,7 +88,7 @@ async def test_it_can_go_on_as_another_type(new_database: Callable[[str], str]) 
         assert await run.result(timedelta(seconds=10)) == "other way"
 
 
-async def test_unread_signals_go_along_in_order(new_database: Callable[[str], str]) -> None:
+async def test_39_unread_signals_go_along_in_order(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("continue_signals")):
         run = await app.start(leaves_signals, 2)
         for number in range(5):

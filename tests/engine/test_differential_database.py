@@ -232,7 +232,7 @@ def _pythons() -> list[Path | str]:
     return found
 
 
-@pytest.mark.prove_main_job
+@pytest.mark.prove_whole_core
 @pytest.mark.timeout(scale(240, 7_200))
 async def test_what_workers_recorded_replays_the_same_elsewhere(
     new_database: Callable[[str], str], tmp_path: Path, proof: Callable[..., None]

@@ -102,7 +102,7 @@ async def through(ctx: WorkflowContext, value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", EXACT)
-async def test_a_strange_value_passes_every_way_exactly(work: Work, name: str) -> None:
+async def test_48_a_strange_value_passes_every_way_exactly(work: Work, name: str) -> None:
     value = EXACT[name]
     if name == "nested":
         value = value[0][0]  # the result is a list around it
@@ -119,7 +119,7 @@ async def test_a_strange_value_passes_every_way_exactly(work: Work, name: str) -
     assert await reading.detail_payload(work[1], handle.execution_id, "memo") == text
 
 
-async def test_text_from_outside_is_kept_byte_for_byte(work: Work) -> None:
+async def test_51_text_from_outside_is_kept_byte_for_byte(work: Work) -> None:
     text = b'{"n":1.10,"big":12345678901234567890123,"dup":1,"dup":2, "e":1e2,"u":"\\u0000\\u00e9"}'
     started = await starting.start(work[1], in_process("test"), workflow_name="through", input=text)
     await signalling.signal(work[1], in_process("test"), started.execution_id, "value", text)
@@ -167,7 +167,7 @@ async def meets(ctx: WorkflowContext, name: str, how: str) -> Any:
 
 
 @pytest.mark.parametrize("how", ["input", "result", "heartbeat", "output"])
-async def test_what_cannot_be_stored_fails_its_maker_and_no_neighbour(work: Work, how: str) -> None:
+async def test_49_50_what_cannot_be_stored_fails_its_maker_and_no_neighbour(work: Work, how: str) -> None:
     """Good runs and bad ones are decided in the same batches."""
     bad = {name: await app.start(meets, name, how) for name in REFUSED}
     good = [await app.start(through, n) for n in range(8)]

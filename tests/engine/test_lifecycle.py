@@ -190,7 +190,7 @@ async def loops(ctx: WorkflowContext, name: str, rounds: int) -> str:
 
 
 @pytest.mark.prove_main_job
-async def test_cancelled_at_any_moment_a_run_always_ends_cancelled(work: Work, proof: Callable[..., None]) -> None:
+async def test_30_cancelled_at_any_moment_a_run_always_ends_cancelled(work: Work, proof: Callable[..., None]) -> None:
     """Each run is cancelled when its history has reached another length: at every boundary of its events."""
     runs, rounds = scale(24, 200), 6
     store = work[1].stores[0]

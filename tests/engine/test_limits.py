@@ -160,7 +160,7 @@ async def endless(ctx: WorkflowContext) -> None:
         total = await ctx.execute_activity(add, total, 1)
 
 
-async def test_a_history_over_its_hard_limit_fails_the_run(
+async def test_47_a_history_over_its_hard_limit_fails_the_run(
     work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(decision, "HISTORY_EVENTS_HARD", 60)

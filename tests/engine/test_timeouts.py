@@ -14,6 +14,7 @@ import pytest
 from harvest import ActivityContext, ActivityTimeoutError, Harvest, Retry, WorkflowContext, clock
 from harvest.history.kinds import EventKind
 from harvest.shards import Shards
+from harvest.store import upkeep
 from harvest.worker import activities
 from harvest.worker.options import WorkerOptions
 from harvest.worker.worker import Worker
@@ -26,6 +27,7 @@ ONCE = Retry(max_attempts=1)
 TWICE = Retry(max_attempts=2, initial_interval=timedelta(milliseconds=10))
 began: dict[str, list[float]] = defaultdict(list)
 SHORT = timedelta(seconds=0.2)
+LONGER = timedelta(seconds=1.5)  # enough for a second attempt that returns at once, on any machine
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +57,10 @@ def hangs_in_thread(ctx: ActivityContext, name: str) -> int:
 OPTIONS: dict[str, Any] = {
     "start_to_close": hangs.with_options(start_to_close=SHORT, retry=ONCE),
     "start_to_close twice": hangs.with_options(start_to_close=SHORT, retry=TWICE),
-    "second start_to_close": hangs.with_options(start_to_close=SHORT, retry=TWICE),
+    "second start_to_close": hangs.with_options(start_to_close=LONGER, retry=TWICE),
     "heartbeat": hangs.with_options(heartbeat_timeout=SHORT, retry=ONCE),
     "heartbeat twice": hangs.with_options(heartbeat_timeout=SHORT, retry=TWICE),
-    "second heartbeat": hangs.with_options(heartbeat_timeout=SHORT, retry=TWICE),
+    "second heartbeat": hangs.with_options(heartbeat_timeout=LONGER, retry=TWICE),
     "schedule_to_close": hangs.with_options(
         start_to_close=timedelta(seconds=0.4), schedule_to_close=timedelta(seconds=0.4), retry=Retry(max_attempts=9)
     ),
@@ -112,7 +114,7 @@ async def test_the_scanner_alone_ends_long_attempts_alike(
     assert work[0].counters.busy < 50
 
 
-@app.activity(heartbeat_timeout=timedelta(seconds=0.6), retry=ONCE)
+@app.activity(heartbeat_timeout=timedelta(seconds=3), retry=ONCE)
 async def keeps_beating(ctx: ActivityContext, seconds: float) -> str:
     end = clock.monotonic() + seconds
     while clock.monotonic() < end:
@@ -123,7 +125,7 @@ async def keeps_beating(ctx: ActivityContext, seconds: float) -> str:
 
 @app.workflow
 async def long_beats(ctx: WorkflowContext) -> str:
-    return await ctx.execute_activity(keeps_beating, 2.5)
+    return await ctx.execute_activity(keeps_beating, 5.0)
 
 
 async def test_who_beats_lives(work: Work) -> None:
@@ -179,17 +181,20 @@ async def test_a_timeout_error_of_the_users_own_is_a_failure(work: Work) -> None
 finished: list[int] = []
 
 
+late = asyncio.Event()
+
+
 @app.activity(heartbeat_timeout=SHORT, retry=ONCE, queue="far")
-async def outlives(seconds: float) -> str:
-    await asyncio.sleep(seconds)
+async def outlives() -> str:
+    await late.wait()
     finished.append(1)
     return "too late"
 
 
-@app.activity(heartbeat_timeout=SHORT, retry=TWICE, queue="far")
-async def outlives_once(ctx: ActivityContext, seconds: float) -> str:
+@app.activity(heartbeat_timeout=LONGER, retry=TWICE, queue="far")
+async def outlives_once(ctx: ActivityContext) -> str:
     if ctx.attempt == 1:
-        await asyncio.sleep(seconds)
+        await late.wait()
         finished.append(1)
     return f"attempt {ctx.attempt}"
 
@@ -197,7 +202,7 @@ async def outlives_once(ctx: ActivityContext, seconds: float) -> str:
 @app.workflow(queue="far")
 async def overtaken(ctx: WorkflowContext, again: bool) -> str:
     try:
-        said = await ctx.execute_activity(outlives_once if again else outlives, 0.9)
+        said = await ctx.execute_activity(outlives_once if again else outlives)
     except ActivityTimeoutError as error:
         said = str(error.fields["timeout_type"])
     await ctx.wait_for_signal("go")
@@ -206,10 +211,16 @@ async def overtaken(ctx: WorkflowContext, again: bool) -> str:
 
 @pytest.mark.parametrize(("again", "said"), [(False, "heartbeat"), (True, "attempt 2")])
 async def test_a_result_that_comes_after_another_worker_called_time_counts_for_nothing(
-    work: Work, again: bool, said: str
+    work: Work, monkeypatch: pytest.MonkeyPatch, again: bool, said: str
 ) -> None:
     """The attempt was started with its decision on one worker; the scanner of the other ends it meanwhile."""
     finished.clear()
+    late.clear()
+
+    async def nothing_to_stop(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(upkeep, "asked_to_stop", nothing_to_stop)
     blind = WorkerOptions(queues=("far",), poll_interval=0.1, scan_interval=3_600, drain_timeout=0.2)
     shards = await Shards.open({0: work[1].stores[0].url})
     runs = Worker(app.registry, shards, blind)
@@ -217,9 +228,15 @@ async def test_a_result_that_comes_after_another_worker_called_time_counts_for_n
     try:
         handle = await app.start(overtaken, again)
 
+        async def is_called() -> bool:
+            kinds = [event.kind for event in await history_of(work[1], handle.execution_id)]
+            return EventKind.ACTIVITY_TIMED_OUT in kinds or kinds.count(EventKind.ACTIVITY_STARTED) == 2
+
         async def is_over() -> bool:
             return bool(finished)
 
+        await eventually(is_called)
+        late.set()
         await eventually(is_over)
         await handle.signal("go")
         assert await handle.result(SOON) == said

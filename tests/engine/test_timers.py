@@ -74,18 +74,22 @@ async def test_timers_fire_within_a_tenth_of_a_second(work: Work, proof: Callabl
     median, worst = late[len(late) // 2], late[-1]
     proof("timers", timers=len(late), median_ms=1e3 * median, worst_ms=1e3 * worst)
     assert late[0] >= 0
-    assert median < 0.1
+    assert median < scale(1_000, 100) / 1_000
 
 
 async def test_the_instant_is_counted_from_the_decision(work: Work) -> None:
-    handle = await app.start(sleeps, 0.2, 2)
-    await handle.result(SOON)
-    events = await history_of(work[1], handle.execution_id)
-    started = [event for event in events if event.kind == EventKind.TIMER_STARTED]
-    for event in started:
-        gap = (event.data().fires_at - event.at).total_seconds()
-        assert 0.1 < gap < 0.4
-        assert event.data().duration == pytest.approx(0.2)
+    handle = await app.start(sleeps, 60.0)
+
+    async def timers_set() -> list[Any]:
+        events = await history_of(work[1], handle.execution_id)
+        return [event for event in events if event.kind == EventKind.TIMER_STARTED]
+
+    await eventually(timers_set)
+    (event,) = await timers_set()
+    gap = (event.data().fires_at - event.at).total_seconds()
+    assert 30 < gap < 61, "what is written a little later than it was decided"
+    assert event.data().duration == pytest.approx(60)
+    await handle.terminate()
 
 
 async def test_a_timer_set_while_the_database_is_asked_is_not_overlooked(
@@ -111,7 +115,7 @@ async def test_a_timer_set_while_the_database_is_asked_is_not_overlooked(
 async def test_a_timer_set_before_a_crash_fires_after_the_restart(new_database: Callable[[str], str]) -> None:
     url, before, after = new_database("crash"), another(), another()
     async with at_work(before, url) as (_, shards):
-        handle = await before.start(sleeps, 0.8)
+        handle = await before.start(sleeps, 2.0)
         run = handle.execution_id
 
         async def is_set() -> bool:
@@ -129,7 +133,7 @@ async def test_another_worker_fires_the_timers_of_one_that_is_gone(new_database:
     """The first worker is cut off without a word; the second finds its timers by scanning."""
     url, going = new_database("gone"), another()
     async with at_work(going, url) as (first, shards):
-        handle = await going.start(sleeps, 0.5)
+        handle = await going.start(sleeps, 2.0)
 
         async def is_set() -> bool:
             return bool(await shards.stores[0].read.fetch("select from harvest_timers"))

@@ -30,7 +30,9 @@ async def registered(client: Harvest) -> None:
     await eventually(known, within=30)
 
 
-async def test_a_frozen_worker_is_refused_and_begins_anew(new_database: Callable[[str], str], tmp_path: Path) -> None:
+async def test_13_a_frozen_worker_is_refused_and_begins_anew(
+    new_database: Callable[[str], str], tmp_path: Path
+) -> None:
     url = new_database("frozen")
     shards = await Shards.open({0: url})
     await app.connect(url)

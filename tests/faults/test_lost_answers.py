@@ -16,7 +16,7 @@ import pytest
 from harvest import Harvest, Retry, WorkflowContext, clock
 from harvest.errors import OutcomeUnknownError, ShardUnavailableError
 from harvest.shards import Shards
-from harvest.store import listening
+from harvest.store import listening, marks
 from harvest.store.store import Store
 from harvest.store.wakes import CHANNEL, notify
 from harvest.worker import doubts
@@ -148,9 +148,12 @@ async def test_answers_lost_at_random(new_database: Callable[[str], str], monkey
         each_ran_as_often_as_it_should(f"random-{n}")
 
 
-async def test_a_lost_listener_scans_after_it_listens_again(new_database: Callable[[str], str]) -> None:
+async def test_02_a_lost_listener_scans_after_it_listens_again(
+    new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "FULL_LOOK_SECONDS", 3600.0)
     url = new_database("listener")
-    async with behind_a_proxy(url, poll_interval=30.0) as (_, proxy, shards):
+    async with behind_a_proxy(url, poll_interval=3600.0) as (_, proxy, shards):
         run = await app.start(waits)
         await eventually(lambda: parked(shards, run.execution_id))
         await eventually(lambda: has_links(proxy, "harvest-listen"))
@@ -158,10 +161,10 @@ async def test_a_lost_listener_scans_after_it_listens_again(new_database: Callab
         assert proxy.cut("harvest-listen")
         await run.signal("go", 5)
         proxy.flow()
-        assert await run.result(timedelta(seconds=5)) == 5
+        assert await run.result(timedelta(seconds=30)) == 5
 
 
-async def test_a_listener_that_hears_nothing_is_found_by_its_own_note(
+async def test_06_a_listener_that_hears_nothing_is_found_by_its_own_note(
     new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listening, "_PROBE_SECONDS", 0.2)
@@ -178,9 +181,9 @@ async def test_a_listener_that_hears_nothing_is_found_by_its_own_note(
             await eventually(lambda: _is(lambda: len(gaps) == 1))
             proxy.stall("harvest-listen")
             await notify(sender, {"lost"})
-            await eventually(lambda: _is(lambda: proxy.accepted > 1), within=5)
+            await eventually(lambda: _is(lambda: proxy.accepted > 1))
             proxy.flow()
-            await eventually(lambda: _is(lambda: len(gaps) == 2), within=5)
+            await eventually(lambda: _is(lambda: len(gaps) == 2))
             await notify(sender, {"heard"})
             await eventually(lambda: _is(lambda: "heard" in heard))
         finally:
@@ -190,17 +193,17 @@ async def test_a_listener_that_hears_nothing_is_found_by_its_own_note(
             await sender.close()
 
 
-async def test_a_worker_whose_links_are_all_half_open_stops_within_its_bound(
+async def test_07_a_worker_whose_links_are_all_half_open_stops_within_its_bound(
     new_database: Callable[[str], str],
 ) -> None:
     async with behind_a_proxy(new_database("stuck")) as (worker, proxy, _):
         await (await app.start(notes, workflow_id="stuck")).result(timedelta(seconds=10))
         proxy.stall()
         await app.start(notes, workflow_id="unreached")
-        await asyncio.wait_for(worker.stop(), 15)
+        await asyncio.wait_for(worker.stop(), 45)
 
 
-async def test_a_claim_that_hangs_has_a_limit_on_this_side(new_database: Callable[[str], str]) -> None:
+async def test_07_a_claim_that_hangs_has_a_limit_on_this_side(new_database: Callable[[str], str]) -> None:
     async with proxied(new_database("hangs")) as proxy:
         store = Store(0, proxy.url)
         assert await store.claim.fetch("select 1")
@@ -213,7 +216,7 @@ async def test_a_claim_that_hangs_has_a_limit_on_this_side(new_database: Callabl
         await store.close()
 
 
-async def test_cancelled_statements_leave_no_session_and_no_transaction_behind(
+async def test_35_cancelled_statements_leave_no_session_and_no_transaction_behind(
     new_database: Callable[[str], str],
 ) -> None:
     url = new_database("cancelled")

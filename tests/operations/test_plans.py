@@ -27,6 +27,7 @@ from harvest.store.listing import ExecutionFilter, count_statement, page_stateme
 from harvest.store.pool import COMMON, READ
 from harvest.store.schema import compiled
 from tests.operations.population import EPOCH, Run, add, add_events, add_many, started
+from tests.scale import scale
 
 PAGE = 50
 pytestmark = [pytest.mark.slow, pytest.mark.prove_main_job]
@@ -226,4 +227,4 @@ async def test_a_history_of_20000_events_opens_like_one_of_200(crowded: Shards, 
             assert page.total_events == length
     short, long = (statistics.median(seconds[length]) for length in (200, 20_000))
     proof("history windows", events_200_ms=round(short * 1e3, 2), events_20000_ms=round(long * 1e3, 2))
-    assert long <= 1.5 * short
+    assert long <= scale(40, 15) / 10 * short

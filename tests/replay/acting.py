@@ -263,7 +263,8 @@ class Acting(Noting):
     def looked_at(self) -> list[Any]:
         """What a program knows between two events."""
         ctx = self.ctx
-        facts = [ctx.info.history_events, ctx.now(), ctx.is_cancelled(), ctx.should_continue_as_new()]
+        facts: list[Any] = [ctx.info.history_events, ctx.now(), ctx.time_until_deadline()]
+        facts += [ctx.is_cancelled(), ctx.should_continue_as_new()]
         known = [self.seen, len(self.trace), ctx.all_handlers_finished(), ctx.is_replaying()]
         return [*facts, *known, [handle.done for handle, *_ in self.children]]
 

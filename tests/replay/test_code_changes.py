@@ -30,7 +30,7 @@ def test_unchanged_code_passes(base: str) -> None:
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_every_harmful_edit_is_reported(base: str, proof: Callable[..., None]) -> None:
+def test_26_every_harmful_edit_is_reported(base: str, proof: Callable[..., None]) -> None:
     ops = BASES[base]
     found = [check_reported(base, ops, edit) for edit in harmful(ops, scale(4, len(INSERTED)))]
     assert len(found) > 20
@@ -222,7 +222,7 @@ async def test_the_branches_of_a_patch() -> None:
     }
 
 
-async def test_a_module_level_cache_is_found_out() -> None:
+async def test_27_a_module_level_cache_is_found_out() -> None:
     """Row 27: what a process remembers changes what is asked for."""
     app, cache = Harvest(), dict[str, int]()
 

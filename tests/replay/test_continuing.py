@@ -14,6 +14,8 @@ from harvest.history.data import (
     SignalReceived,
     UpdateAdmitted,
     WorkflowContinuedAsNew,
+    WorkflowExecutionPaused,
+    WorkflowExecutionResumed,
     WorkflowFailed,
     WorkflowStarted,
 )
@@ -300,7 +302,6 @@ def test_the_deadline_of_the_chain_is_kept_by_its_runs() -> None:
     async def looks(ctx: WorkflowContext) -> None:
         left = ctx.time_until_deadline()
         assert left == deadline - ctx.now()
-        assert not ctx.should_continue_as_new()
         await ctx.wait_for_signal("go")
         assert ctx.should_continue_as_new()
         ctx.continue_as_new()
@@ -322,3 +323,34 @@ def test_a_workflow_of_the_same_name_is_named_only_where_it_differs() -> None:
         one.signal("go")
         assert one.outcome is not None
         assert msgspec.json.decode(one.outcome.payload, type=WorkflowContinuedAsNew).workflow_name == named
+
+
+def _held(one: Driven, hours: int) -> None:
+    one.event(EventKind.WORKFLOW_EXECUTION_PAUSED, 0, WorkflowExecutionPaused())
+    one.at += timedelta(hours=hours) - one.tick
+    one.event(EventKind.WORKFLOW_EXECUTION_RESUMED, 0, WorkflowExecutionResumed())
+
+
+def test_the_deadline_of_the_chain_moves_by_as_long_as_its_runs_were_held() -> None:
+    async def looks(ctx: WorkflowContext, number: int | None) -> None:
+        await ctx.wait_for_signal("go")
+        assert ctx.info.deadline == START + timedelta(hours=6)
+        ctx.continue_as_new(1)
+
+    one = Driven(looks, chain_deadline=START + timedelta(hours=1))
+    _held(one, 2)
+    _held(one, 3)
+    one.signal("go")
+    assert _onward(one).started.chain_deadline == START + timedelta(hours=6)
+    assert one.replayed().deadline == START + timedelta(hours=6)
+
+
+def test_a_run_that_was_held_beyond_its_chains_deadline_is_tried_again_all_the_same() -> None:
+    async def fails(ctx: WorkflowContext) -> None:
+        await ctx.wait_for_signal("go")
+        raise ValueError("no")
+
+    one = Driven(fails, retry=RetryPolicy(max_attempts=2), chain_deadline=START + timedelta(hours=1))
+    _held(one, 2)
+    one.signal("go")
+    assert _onward(one).started.attempt == 2

@@ -21,7 +21,7 @@ from tests.scale import scale
 
 FIRST_SEED = int(os.environ.get("HARVEST_SEED", "1"))
 PROGRAMS = scale(2_000, 100_000)
-BATCH = scale(250, 1_000)
+BATCH = scale(500, 1_000)
 HASH_SEED = 4242
 PROCESSES = os.cpu_count() or 1
 
@@ -74,8 +74,9 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Batch], Path
 
 
 @pytest.mark.prove_main_job
+@pytest.mark.prove_whole_core
 @pytest.mark.timeout(14_400)
-def test_warm_equals_cold(batches: tuple[list[Batch], Path], proof: Callable[..., None]) -> None:
+def test_24_warm_equals_cold(batches: tuple[list[Batch], Path], proof: Callable[..., None]) -> None:
     done, _ = batches
     failed = {seed: error for batch in done for seed, error in batch.failed.items()}
     if failed:
@@ -99,9 +100,10 @@ def test_warm_equals_cold(batches: tuple[list[Batch], Path], proof: Callable[...
 
 
 @pytest.mark.prove_main_job
+@pytest.mark.prove_whole_core
 @pytest.mark.timeout(14_400)
 @pytest.mark.parametrize("version", [f"{sys.version_info[0]}.{sys.version_info[1]}", *pythons.others()])
-def test_cold_elsewhere_equals_cold_here(
+def test_24_cold_elsewhere_equals_cold_here(
     version: str, batches: tuple[list[Batch], Path], proof: Callable[..., None]
 ) -> None:
     """In another process, with another hash seed, by every Python that is installed."""

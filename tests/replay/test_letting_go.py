@@ -39,7 +39,7 @@ def _nothing_gets_out(caplog: pytest.LogCaptureFixture) -> Any:
         sys.unraisablehook = before
 
 
-def test_a_thousand_parked_runs_are_collected_within_another_step() -> None:
+def test_28_a_thousand_parked_runs_are_collected_within_another_step() -> None:
     asked: list[str] = []
 
     async def parked(ctx: WorkflowContext) -> None:
@@ -156,7 +156,7 @@ async def _spin(ctx: WorkflowContext) -> None:
         (_spin, True),
     ],
 )
-def test_letting_go_is_bounded(function: Callable[[WorkflowContext], Awaitable[None]], ends: bool) -> None:
+def test_29_letting_go_is_bounded(function: Callable[[WorkflowContext], Awaitable[None]], ends: bool) -> None:
     before, refused = sys.gettrace(), len(unwinding._refused_to_end)
     one = Driven(function)
     one.committed()

@@ -516,6 +516,7 @@ def _suites(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.prove_main_job
+@pytest.mark.prove_whole_core
 @pytest.mark.parametrize("name", PLANTS)
 def test_the_fault_is_found(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, proof: Callable[..., None]

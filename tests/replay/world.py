@@ -214,8 +214,8 @@ class World:
             moves.append((0.4, self.update))
         if not self.cancelled:
             moves.append((0.04, self.cancel))
-        if moves and self.chance.random() < 0.05:
-            moves.append((0.5, self.pause_or_resume))
+        if moves and self.chance.random() < (0.5 if self.paused else 0.1):
+            moves.append((1.0, self.pause_or_resume))
         return moves
 
     def _moves_of_asked(self) -> list[tuple[float, Callable[[], None]]]:

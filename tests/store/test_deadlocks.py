@@ -200,7 +200,7 @@ class Hunt:
             self.done[what.__name__] += 1
 
 
-async def test_no_deadlock_whoever_writes_at_once(
+async def test_56_no_deadlock_whoever_writes_at_once(
     new_database: Callable[[str], str], proof: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     seed, seconds = 20261129, scale(4, 60)

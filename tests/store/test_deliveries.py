@@ -150,7 +150,7 @@ async def test_a_lock_holds_up_one_delivery_and_no_other(site: Site, whose: str)
     store, run = (site.far, targets[1]) if whose.startswith("target") else (site.near, sources[1])
     table = "harvest_workflow_tasks" if whose.endswith("task") else "harvest_executions"
     async with locked(store, run, table):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await site.deliver(until=1)
         assert [len(await told(site.near, source)) for source in sources] == [1, 0, 1]
     await site.deliver()

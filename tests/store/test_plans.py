@@ -254,7 +254,7 @@ for _needs in (*_OWN, *_RELATED, Needs(closes=True, deliveries=True), Needs(clos
 
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "analyzed"])
-async def test_no_hot_statement_reads_a_big_table_from_end_to_end(sites: dict[int, Site], analyzed: bool) -> None:
+async def test_60_no_hot_statement_reads_a_big_table_from_end_to_end(sites: dict[int, Site], analyzed: bool) -> None:
     if analyzed:
         for site in sites.values():
             await site.store.scan.write("analyze", limit=120)

@@ -50,8 +50,8 @@ class ResumedRun(Struct, frozen=True, kw_only=True):
 async def pause(shards: Shards, actor: Actor, execution_id: UUID, *, reason: str = "") -> PausedRun:
     """Hold a run, or the live run of its chain: nothing of it is decided and no activity of it begins until the resume.
 
-    Activities that run now go on, and their results are kept; the deadline moves by the length of the pause. Raises
-    ExecutionClosedError, ExecutionNotFoundError.
+    Activities that run now go on, and their results are kept; local ones run again after the resume. The deadline moves
+    by the length of the pause. Raises ExecutionClosedError, ExecutionNotFoundError.
     """
     reason = checked_reason(reason)
     store = shards.store_of(ExecutionId(int=execution_id.int))

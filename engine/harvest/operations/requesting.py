@@ -29,6 +29,7 @@ from harvest.history.limits import check_text
 from harvest.operations.actor import Actor
 from harvest.operations.asking import ask
 from harvest.operations.resolving import resolve
+from harvest.operations.routing import live_run
 from harvest.shards import Shards
 from harvest.store import requests
 from harvest.store.requests import Answer, Placed, Refusal
@@ -94,6 +95,25 @@ async def of_key(
         f"{workflow_name} {workflow_id!r} goes on as new runs faster than one can be asked",
         workflow_name=workflow_name,
         workflow_id=workflow_id,
+    )
+
+
+async def of_chain(shards: Shards, execution_id: UUID, act: Callable[[UUID], Awaitable[T]]) -> tuple[UUID, T]:
+    """Ask a run, or the live one of its chain where it has gone on as another.
+
+    Answers which run it was, too. Raises as `act` does.
+    """
+    asked = execution_id
+    for _ in range(_MOST_ROTATIONS):
+        try:
+            return asked, await act(asked)
+        except ExecutionClosedError:
+            live = await live_run(shards, asked)
+            if live == asked:
+                raise
+            asked = live
+    raise RequestTimeoutError(
+        f"execution {execution_id} goes on as new runs faster than one can be asked", execution_id=execution_id
     )
 
 

@@ -74,7 +74,7 @@ def tried_again(run: RunState, failure: Failure) -> Onward | None:
 
     A run that was asked to end is not tried again.
     """
-    policy, deadline = run.started.retry, run.started.chain_deadline
+    policy, deadline = run.started.retry, run.chain_deadline
     if policy is None or run.cancel_reason is not None or run.messages.late_cancel is not None:
         return None
     delay = retry_delay(policy, failure, run.started.attempt, str(run.identity.execution_id))
@@ -104,6 +104,7 @@ def _following(run: RunState, changes: dict[str, Any]) -> Onward:
         carried=len(carried),
         first_execution_id=run.started.first_execution_id or str(own),
         previous_execution_id=str(own),
+        chain_deadline=run.chain_deadline,
         **changes,
     )
     return Onward(following, started, carried)

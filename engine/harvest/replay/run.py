@@ -41,10 +41,9 @@ _SILENT: Final = frozenset(
         EventKind.WORKFLOW_TERMINATED,
         EventKind.WORKFLOW_EXECUTION_TIMED_OUT,
         EventKind.WORKFLOW_CONTINUED_AS_NEW,
-        EventKind.WORKFLOW_EXECUTION_PAUSED,
-        EventKind.WORKFLOW_EXECUTION_RESUMED,
     }
 )
+_HOLDS: Final = frozenset({EventKind.WORKFLOW_EXECUTION_PAUSED, EventKind.WORKFLOW_EXECUTION_RESUMED})
 
 
 class Run(RunState):
@@ -98,7 +97,9 @@ class Run(RunState):
             return
         handler = HANDLERS.get(kind)
         if handler is None:
-            if kind not in _SILENT:
+            if kind in _HOLDS:
+                self._note_hold(event)
+            elif kind not in _SILENT:
                 event.data()
             return
         self.seen_through = event.event_id
@@ -110,6 +111,14 @@ class Run(RunState):
         if event.at > self.now_at:
             self.now_at = event.at
         self._context.run(self._resolve, handler, event)
+
+    def _note_hold(self, event: Event) -> None:
+        """A pause is not for the code to see; it puts off the run's deadline."""
+        if event.kind == EventKind.WORKFLOW_EXECUTION_PAUSED:
+            self.held_since = event.at
+        elif self.held_since is not None:
+            self.held += event.at - self.held_since
+            self.held_since = None
 
     def _resolve(self, handler: Callable[[Run, Event], None], event: Event) -> None:
         try:

@@ -54,9 +54,9 @@ class RunState:
     __slots__ = (
         "_abandoned", "_conditions", "_context", "_generators", "_held", "_main_context", "_messages", "_prune_above",
         "_versions", "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details",
-        "disturbed", "externals", "failure", "had_children", "identity", "locals", "loop", "main", "now_at",
-        "only_looks", "pending", "position", "progress", "released", "replaying", "seed", "seen_through", "sequence",
-        "started", "started_at", "tasks", "timers", "upserts",
+        "disturbed", "externals", "failure", "had_children", "held", "held_since", "identity", "locals", "loop",
+        "main", "now_at", "only_looks", "pending", "position", "progress", "released", "replaying", "seed",
+        "seen_through", "sequence", "started", "started_at", "tasks", "timers", "upserts",
     )  # fmt: skip
 
     loop: WorkflowLoop
@@ -87,6 +87,8 @@ class RunState:
         self.released = False
         self.disturbed = False
         self.had_children = False
+        self.held = timedelta(0)
+        self.held_since: datetime | None = None
         self.position = 0
         self.seen_through = 0
         self.decided_through = 0
@@ -210,8 +212,14 @@ class RunState:
     def deadline(self) -> datetime | None:
         """When the run is ended, by its own timeout or its chain's."""
         own = self.started.execution_timeout_seconds
-        ends = [self.started.chain_deadline, self.started_at + timedelta(seconds=own) if own is not None else None]
+        ends = [self.chain_deadline, self.started_at + timedelta(seconds=own) + self.held if own is not None else None]
         return min((end for end in ends if end is not None), default=None)
+
+    @property
+    def chain_deadline(self) -> datetime | None:
+        """When the whole chain is ended: later by as long as this run was held than when it started."""
+        ends = self.started.chain_deadline
+        return None if ends is None else ends + self.held
 
     @property
     def is_done(self) -> bool:

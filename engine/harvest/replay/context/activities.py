@@ -66,8 +66,9 @@ class ActivityCalls(ContextBase):
     async def execute_local_activity(self, activity: ActivityDefinition[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a short activity inside this worker, without a task of its own: for what takes milliseconds.
 
-        It may run again after a crash, has at most 60 seconds an attempt, and is tried once unless `with_options(
-        retry=...)` says otherwise. Raises ActivityError.
+        It may be broken off and run again (after a crash or a pause, and when others write to the run before its result
+        is committed), has at most 60 seconds an attempt, and is tried once unless `with_options(retry=...)` says
+        otherwise. Raises ActivityError.
         """
         if not isinstance(activity, ActivityDefinition):
             raise TypeError(f"execute_local_activity takes a declared activity, not {type(activity).__name__}")
