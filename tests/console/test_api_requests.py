@@ -120,8 +120,9 @@ async def test_a_query_answers_what_the_code_knows_to_the_digit(console: Console
     assert (await console.api("GET", f"/workflows/{run}/query/a%2Fb")).json() == {"result": "slash"}
 
 
-async def test_a_question_to_a_run_that_went_on_as_another_is_asked_there(console: Console) -> None:
+async def test_a_question_to_a_run_that_went_on_as_another_is_asked_there(console: Console, worker: Worker) -> None:
     started = await console.api("POST", "/workflows/rotating_flow/start", json={"input": 2, "workflow_id": "rotates"})
+    assert started.status_code == 201, started.text
     first = started.json()["execution_id"]
 
     async def answered() -> bool:

@@ -115,7 +115,21 @@ async def test_23_a_loop_that_dies_takes_its_worker_along(
         monkeypatch.setattr(getattr(part, owner) if owner else part, method, dies)
         await app.start(echoes, 1)
         part._look_at_everything()
-        assert await clock.wait_event(worker.lost, 10)
+        assert await clock.wait_event(worker.lost, 30)
+
+
+LOOP_NAMES = (
+    "claimer", "committer", "activity claimer", "timers", "deliverer", "scanner", "listener", "doubts", "requests",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOP_NAMES)
+async def test_23_a_loop_that_is_cut_off_takes_its_worker_along(new_database: Callable[[str], str], name: str) -> None:
+    async with at_work(app, new_database("cut_off")) as (worker, _):
+        loops = {task.get_name(): task for task in worker._parts[0]._tasks}
+        assert set(loops) == set(LOOP_NAMES)
+        loops[name].cancel()
+        assert await clock.wait_event(worker.lost, 30)
 
 
 async def test_23_a_process_goes_on_with_another_incarnation_when_a_loop_has_died(
