@@ -12,11 +12,12 @@ from msgspec import Struct
 from harvest.definitions.options import Retry
 from harvest.definitions.signature import Signature
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import HarvestError, ResultTimeoutError, WorkflowFailedError
+from harvest.errors import ApplicationError, HarvestError, ResultTimeoutError, WorkflowFailedError
 from harvest.history import payload
 from harvest.operations import closing, pausing, reading, requesting, signalling, updating
 from harvest.operations.actor import in_process
 from harvest.operations.preparing import StartRequest
+from harvest.operations.views import FailureView
 from harvest.shards import Shards
 
 R = TypeVar("R")
@@ -95,8 +96,9 @@ class WorkflowHandle(Generic[R]):
                 f"execution {outcome.execution_id} ended {outcome.state}{why}",
                 execution_id=str(outcome.execution_id),
                 state=outcome.state,
+                type=error.type if error else None,
                 failure_type=error.type if error else None,
-            )
+            ) from _cause(error)
         data = await reading.detail_payload(self._shards, outcome.execution_id, "result")
         value: R = payload.decode(data, self._signature.result if self._signature else Any)
         return value
@@ -294,3 +296,12 @@ def seconds_of(timeout: timedelta | float | None) -> float:
     if timeout is None:
         return _FOREVER
     return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+def _cause(view: FailureView | None) -> ApplicationError | None:
+    """A recorded failure as the exception that stands for it, as workflow code sees one."""
+    if view is None:
+        return None
+    error = ApplicationError(view.message, type=view.type)
+    error.__cause__ = _cause(view.cause)
+    return error

@@ -24,6 +24,17 @@ def test_in_short_an_activity_is_one_line_and_in_full_all_of_its_events(page: Pa
     expect(page.locator("#history tbody tr").first).to_contain_text("WorkflowCompleted")
 
 
+def test_rows_that_lead_to_a_run_are_as_high_as_others(page: Page, family: Family) -> None:
+    page.goto(f"/w/{family.parent}/history?view=full")
+    rows = page.locator("#history tbody tr")
+    expect(rows.filter(has=page.locator(".go")).first).to_be_visible()
+    heights = rows.evaluate_all(
+        "rows => rows.map(row => [!!row.querySelector('.go'), Math.round(row.getBoundingClientRect().height)])"
+    )
+    leading = [height for leads, height in heights if leads]
+    assert min(leading) <= min(height for leads, height in heights if not leads) + 1
+
+
 def test_a_line_unfolds_what_was_asked_for_and_what_came_of_it(page: Page, completed_run: str) -> None:
     page.goto(f"/w/{completed_run}/history")
     charge = page.locator("#history tr", has_text="charge")

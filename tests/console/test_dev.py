@@ -351,6 +351,7 @@ def test_serve_prints_a_link_and_another_can_be_made(dev: Callable[..., Dev], fo
     own = running.ready()
     beside = dev("--port", "0", verb="serve")
     address = beside.ready()
+    assert harvest("workflow", "list", cwd=folder).returncode == 0
     made = harvest("signin-link", cwd=folder).stdout.strip()
     there = harvest("signin-link", "--console-url", address, cwd=folder).stdout.strip()
     assert made.startswith(f"{own}/signin?token=")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from harvest.history.ids import mint_execution_id
 from harvest.history.states import State
 from harvest.operations import auditing
 from harvest.shards import Shards
+from harvest_console.cli.announcement import LOCK_FILE, Holder, running_address
 from harvest_console.cli.root import root
 from tests.console.conftest import DEAD, TOKEN, settings
 from tests.console.serving import served
@@ -117,6 +121,8 @@ async def test_what_the_console_refuses_exits_1_and_says_why(cli: Cli) -> None:
     assert "HVT-201" in result.stderr
     assert result.stderr.count("/cents: 0 is less than the minimum of 1") == 1
     assert result.stdout == ""
+    named = await cli("get", "ann")
+    assert (named.exit_code, "--workflow-name TYPE" in named.stderr) == (1, True)
     missing = await cli("get", str(mint_execution_id(0)))
     assert (missing.exit_code, "HVT-300" in missing.stderr) == (1, True)
     unsigned = await Cli(cli.environment["HARVEST_URL"].removesuffix("/api/harvest"), token="wrong")("list")
@@ -137,6 +143,25 @@ async def test_on_this_machine_the_token_of_a_development_setup_is_found(cli: Cl
     nothing_set = {"HARVEST_URL": None, "HARVEST_TOKEN": None, "HARVEST_ADMIN_TOKEN": None}
     listed = await asyncio.to_thread(CliRunner().invoke, root, arguments, env=nothing_set)
     assert listed.exit_code == 0, listed.output
+
+
+async def test_on_this_machine_the_address_of_a_development_setup_is_found(cli: Cli, tmp_path: Path) -> None:
+    console = cli.environment["HARVEST_URL"].removesuffix("/api/harvest")
+    (tmp_path / "admin.token").write_text(TOKEN + "\n")
+    arguments = ["workflow", "list", "--data-dir", str(tmp_path)]
+    nothing_set = {"HARVEST_URL": None, "HARVEST_TOKEN": None, "HARVEST_ADMIN_TOKEN": None}
+
+    async def listed(pid: int, **more: str) -> Result:
+        (tmp_path / LOCK_FILE).write_bytes(msgspec.json.encode(Holder(pid, console)))
+        return await asyncio.to_thread(CliRunner().invoke, root, arguments, env=nothing_set | more)
+
+    assert (await listed(os.getpid())).exit_code == 0
+    elsewhere = await listed(os.getpid(), HARVEST_URL="http://127.0.0.1:9")
+    assert (elsewhere.exit_code, "no console at http://127.0.0.1:9" in elsewhere.stderr) == (3, True)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    await listed(gone.pid)
+    assert running_address(tmp_path) is None
 
 
 async def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(cli: Cli) -> None:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from harvest import Harvest, Retry, WorkflowContext
+from harvest import ApplicationError, Harvest, Retry, WorkflowContext
 from harvest.errors import WorkflowFailedError
 from harvest.history.kinds import EventKind
 from harvest.shards import Shards
@@ -112,8 +112,10 @@ async def test_a_failed_run_is_tried_again_as_a_linked_run(new_database: Callabl
 async def test_the_last_failure_stands(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("retry_fails")) as (_, shards):
         run = await app.start(never)
-        with pytest.raises(WorkflowFailedError, match="no"):
+        with pytest.raises(WorkflowFailedError, match="no") as failed:
             await run.result(timedelta(seconds=10))
+        assert isinstance(failed.value.__cause__, ApplicationError)
+        assert (failed.value.__cause__.type, failed.value.fields["type"]) == ("ValueError", "ValueError")
         assert len(await _chain(shards)) == 2
 
 

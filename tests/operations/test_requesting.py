@@ -284,11 +284,14 @@ def rows_read(plan: dict[str, Any], table: str) -> float:
 
 
 @pytest.mark.slow
-async def test_workers_look_for_questions_by_keys_alone(shards: Shards, worker: UUID) -> None:
+async def test_workers_look_for_questions_by_keys_alone(shards: Shards) -> None:
     await add_many(shards, 0, 10_000)
     run = await add(shards, 0, Run())
     await add_events(shards, run, [started()])
-    await place(shards.store(0), run)
+    worker = await register(shards, 0, "order_flow")  # only now: its lease is no longer than ten seconds
+    request_id = await place(shards.store(0), run)
+    asked = await shards.store(0).read.fetch("select request_id from harvest_requests")
+    assert [row["request_id"] for row in asked] == [request_id]
     statements = {
         "harvest_executions": (requests._TAKE, (worker, ["order_flow"], [1], 10)),
         "harvest_events": (requests._HISTORY, (run, 100)),

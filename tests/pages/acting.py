@@ -36,7 +36,10 @@ class Line(Struct):
 
 
 def application() -> Harvest:
-    """`acting_flow` waits for `go` and answers meanwhile; `plain_flow` waits for `go` and has no handlers."""
+    """`acting_flow` waits for `go` and answers meanwhile; `plain_flow` waits for `go` and has no handlers.
+
+    `declared_flow` declares signals, and waits for its second one, then for one that it does not declare.
+    """
     app = Harvest()
 
     @app.activity
@@ -87,6 +90,11 @@ def application() -> Harvest:
     @app.workflow
     async def plain_flow(ctx: WorkflowContext) -> None:
         await ctx.wait_for_signal("go")
+
+    @app.workflow(signals={"first": int, "second": int})
+    async def declared_flow(ctx: WorkflowContext) -> None:
+        for name in ("second", "undeclared"):
+            await ctx.wait_for_signal(name)
 
     @app.workflow
     async def busy_flow(ctx: WorkflowContext) -> None:

@@ -102,6 +102,19 @@ async def test_each_kind_of_pair_is_one_line(site: Site) -> None:
     assert [line.leads_to for line in found[1:3]] == [CHILD, CHILD]
 
 
+async def test_a_failure_with_a_long_traceback_still_says_what_it_was(site: Site) -> None:
+    failure = Failure("PayloadDecodeError", 'it says "int"', traceback="Traceback\n" * 200)
+    happened = (
+        Happened(EventKind.UPDATE_ADMITTED, 0, 0, UpdateAdmitted("u-1", "set_price")),
+        Happened(EventKind.UPDATE_FAILED, 1, 2, UpdateFailed("u-1", failure, rejected=True)),
+    )
+    (line,) = await told(site, *happened)
+    assert line.detail == 'PayloadDecodeError: it says "int"'
+    run = await run_with(site.shards, happened, Run())
+    page = words(await site.get(f"/w/{run}/history?view=full"))
+    assert 'set_price: PayloadDecodeError: it says "int"' in page
+
+
 async def test_child_events_lead_to_the_child_and_a_rotation_to_the_next_run(site: Site) -> None:
     following = mint_execution_id(0)
     run = await run_with(

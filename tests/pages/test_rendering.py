@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from harvest.errors import InvalidRequestError
 from harvest_console.pages.queries import input_text, link_text, read_instant
 from harvest_console.rendering import build_url
+from harvest_console.rendering.environment import ticks
 from harvest_console.rendering.json_text import head_of, size_text
 from harvest_console.rendering.preferences import read_preferences
 from harvest_console.rendering.states import shown_state, state_class, state_text
@@ -121,6 +122,12 @@ def test_an_unknown_state_is_its_own_word() -> None:
     assert shown_state("RUNNING", "non_determinism") == "BLOCKED"
     assert shown_state("RUNNING", "quarantined") == "QUARANTINED"
     assert shown_state("FAILED", "non_determinism") == "FAILED"
+
+
+def test_what_stands_between_backticks_is_code_and_everything_is_escaped() -> None:
+    assert ticks("Start `a<b>` or ``c``, & `no end") == (
+        "Start <code>a&lt;b&gt;</code> or <code>c</code>, &amp; `no end"
+    )
 
 
 def test_sizes() -> None:

@@ -167,3 +167,11 @@ async def test_a_run_that_went_on_leads_to_the_one_that_follows_it(site: Site) -
         assert f'href="/w/{second}/{path}' in (await site.get(f"/w/{first}/{path}")).text
     asked = await site.get(f"/w/{first}/query")
     assert (asked.status_code, f'href="/w/{second}"' in asked.text) == (409, True)
+
+
+async def test_the_audit_log_says_of_an_update_only_that_it_was_admitted(site: Site) -> None:
+    run = await site.begin()
+    await site.post(f"/w/{run}/update", **await form_of(site, run, "add_line"), **{"v/sku": "X-1"})
+    told = words(await site.get(f"/audit?target={run}"))
+    assert re.search(r"workflow\.update .*? Admitted ", told)
+    assert re.search(r"workflow\.start .*? Done ", told)

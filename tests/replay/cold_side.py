@@ -11,7 +11,7 @@ import msgspec
 from harvest.history.events import Event
 from harvest.replay.state import Identity
 from tests.replay.differential import Case, fingerprint_of
-from tests.replay.oracle import let_go_of_all
+from tests.replay.recording import let_go_of_all
 
 
 def main(file: str) -> None:

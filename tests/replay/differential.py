@@ -17,11 +17,12 @@ from harvest.replay.run import Run
 from harvest.replay.state import Identity
 from tests.replay import program
 from tests.replay.noting import NEW_BUILD
-from tests.replay.oracle import (
+from tests.replay.oracle import Oracle
+from tests.replay.player import PLAY, PLAY_ON, Trace
+from tests.replay.recording import (
     NOTHING_SHOWN,
     Asked,
     Decided,
-    Oracle,
     Recording,
     State,
     answer_of,
@@ -31,7 +32,6 @@ from tests.replay.oracle import (
     let_go_of_all,
     shown_by,
 )
-from tests.replay.player import PLAY, PLAY_ON, Trace
 
 TYPES = {definition.name: definition for definition in (PLAY, PLAY_ON)}
 

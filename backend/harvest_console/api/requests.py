@@ -30,7 +30,7 @@ from harvest.history.payload import NULL
 from harvest.operations import progressing, requesting, stacks
 from harvest.operations.actor import Actor
 from harvest.operations.progressing import Ended
-from harvest.operations.requesting import HandlersView, of_key
+from harvest.operations.requesting import HandlersView, of_chain, of_key
 from harvest.operations.resolving import resolve
 from harvest.operations.stacks import AwaitablesView, StackView
 from harvest.shards import Shards
@@ -128,11 +128,10 @@ class Asked(Struct, frozen=True):
         return await resolve(self.shards, part(self.workflow_name), part(self.workflow_id))
 
     async def ask(self, act: Callable[[UUID], Awaitable[T]]) -> tuple[UUID, T]:
-        """Ask the run; of a business key the one that is current while it answers."""
+        """Ask the run, or the one that its chain or its business key means while it answers."""
         if self.execution_id is None:
             return await of_key(self.shards, part(self.workflow_name), part(self.workflow_id), act)
-        found = await self.find()
-        return found, await act(found)
+        return await of_chain(self.shards, await self.find(), act)
 
 
 def _answer(found: UUID, content: Struct) -> Response[bytes]:

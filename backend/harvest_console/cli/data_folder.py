@@ -11,9 +11,9 @@ from typing import IO
 import msgspec
 
 from harvest.errors import ConfigurationError
+from harvest_console.cli.announcement import LOCK_FILE, Holder
 from harvest_console.embedded import EmbeddedPostgres, start_all
 
-_LOCK_FILE = "dev.lock"
 _DEFAULT_SHARDS = 2
 _DATABASE = "harvest"
 
@@ -22,19 +22,6 @@ class AlreadyRunningError(ConfigurationError):
     """A development setup runs on this data folder."""
 
     code, slug = "HVT-422", "already_running"
-
-
-class _Holder(msgspec.Struct):
-    pid: int
-    url: str = ""
-
-
-def running_address(path: Path) -> str | None:
-    """The address that the development setup of a folder announced last; None if there is none."""
-    try:
-        return msgspec.json.decode((path / _LOCK_FILE).read_bytes(), type=_Holder).url or None
-    except (OSError, msgspec.DecodeError):
-        return None
 
 
 class DataFolder:
@@ -52,7 +39,7 @@ class DataFolder:
         ignore = self._path / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n")
-        hold = (self._path / _LOCK_FILE).open("a+b")
+        hold = (self._path / LOCK_FILE).open("a+b")
         try:
             fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -67,7 +54,7 @@ class DataFolder:
         """Leave this process's address for whoever starts a second one."""
         assert self._hold is not None
         self._hold.truncate(0)
-        self._hold.write(msgspec.json.encode(_Holder(os.getpid(), url)))
+        self._hold.write(msgspec.json.encode(Holder(os.getpid(), url)))
         self._hold.flush()
 
     def start_databases(self, given: dict[int, str] | None, shards: int | None) -> dict[int, str]:
@@ -100,6 +87,7 @@ class DataFolder:
                 server.stop()
         finally:
             if self._hold is not None:
+                self.announce("")
                 self._hold.close()
                 self._hold = None
 
@@ -110,7 +98,7 @@ class DataFolder:
 
     def _already_running(self, said: bytes) -> str:
         try:
-            holder = msgspec.json.decode(said, type=_Holder)
+            holder = msgspec.json.decode(said, type=Holder)
         except msgspec.DecodeError:
             return f"Harvest is starting on {self._path} already"
         where = f"at {holder.url} " if holder.url else ""

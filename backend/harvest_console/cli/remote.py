@@ -179,6 +179,8 @@ def _refusal(status: int, body: bytes, base_url: str) -> RemoteError:
         return UnreachableError(f"{base_url} answered {status}, and not as Harvest's API does")
     if status == 401:
         lines[0] += ": give the console's HARVEST_ADMIN_TOKEN with --token or HARVEST_TOKEN"
+    if problem.get("field") == "execution_id":
+        lines.append("  a workflow id is taken together with its type: --workflow-name TYPE")
     for each in problem.get("problems", ()):
         if f"{each.get('pointer') or '/'}: {each.get('message')}" in problem["detail"]:
             continue

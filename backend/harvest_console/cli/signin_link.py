@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from harvest_console import settings as configuration
-from harvest_console.cli.data_folder import running_address
+from harvest_console.cli.announcement import running_address
 from harvest_console.cli.options import data_dir_option
 from harvest_console.settings import DEFAULT_PORT, browser_url
 

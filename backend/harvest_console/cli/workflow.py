@@ -12,7 +12,9 @@ from typing import Any, Final
 import click
 import msgspec
 
+from harvest_console.cli.announcement import running_address
 from harvest_console.cli.remote import (
+    API_PATH,
     DEFAULT_URL,
     EXIT_STATUSES,
     Answer,
@@ -49,14 +51,19 @@ class Session(msgspec.Struct, frozen=True):
 def with_session(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that all of them have, as a Session."""
 
-    @click.option("--base-url", envvar="HARVEST_URL", default=DEFAULT_URL, show_default=True, help="Where the API is.")
+    @click.option(
+        "--base-url",
+        envvar="HARVEST_URL",
+        help="Where the API is [env HARVEST_URL]; by default that of the `harvest dev` that runs on --data-dir, else "
+        f"{DEFAULT_URL}.",
+    )
     @click.option("--token", envvar=["HARVEST_TOKEN", "HARVEST_ADMIN_TOKEN"], help="Bearer token [env HARVEST_TOKEN].")
     @click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
         default=DEFAULT_DATA_DIR,
         show_default=True,
-        help="Where a `harvest dev` on this machine keeps the token that is taken without --token.",
+        help="Where a `harvest dev` on this machine keeps its address and the token that is taken without --token.",
     )
     @click.option("--actor", envvar="HARVEST_ACTOR", help="For whom you act; the audit log keeps it.")
     @click.option("--request-id", help="An id of yours for this request; the audit log keeps it.")
@@ -64,7 +71,7 @@ def with_session(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(
         *,
-        base_url: str,
+        base_url: str | None,
         token: str | None,
         data_dir: Path,
         actor: str | None,
@@ -72,12 +79,18 @@ def with_session(command: Callable[..., None]) -> Callable[..., None]:
         output: str,
         **kwargs: Any,
     ) -> None:
+        base_url = base_url or _api_of_dev(data_dir) or DEFAULT_URL
         # What `harvest dev` keeps in its folder is sent to this machine alone.
         token = token or (find_token(os.environ, data_dir) if is_local(base_url) else None)
         remote = Remote(base_url=base_url, token=token, actor=actor, request_id=request_id)
         command(Session(remote, pretty=output == "pretty-json"), **kwargs)
 
     return run
+
+
+def _api_of_dev(data_dir: Path) -> str | None:
+    address = running_address(data_dir)
+    return None if address is None else address + API_PATH
 
 
 def json_text(what: str, text: str | None, file: Path | None) -> bytes | None:

@@ -15,15 +15,23 @@ EXECUTION: Final = "execution"
 
 
 class ActRow(Struct, frozen=True, kw_only=True):
-    """One act and the address of its target, if that has a page."""
+    """One act, the address of its target, if that has a page, and the word for how it went."""
 
     view: AuditView
     target_url: str | None
+    outcome: str
 
 
 def act_rows(entries: Iterable[AuditView], base: str) -> list[ActRow]:
     """Rows in the order of `entries`."""
-    return [ActRow(view=entry, target_url=_target_url(entry, base)) for entry in entries]
+    return [ActRow(view=entry, target_url=_target_url(entry, base), outcome=_outcome(entry)) for entry in entries]
+
+
+def _outcome(entry: AuditView) -> str:
+    if entry.status != "succeeded":
+        return "Failed"
+    # What the code answers comes later, and is in the history.
+    return "Admitted" if entry.operation == "workflow.update" else "Done"
 
 
 def _target_url(entry: AuditView, base: str) -> str | None:

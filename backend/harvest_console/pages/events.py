@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from harvest.operations.histories import begins_step, step_of
-from harvest.operations.views import EventView, Payload
+from harvest.operations.views import EventView, Payload, Truncated
 from harvest_console.pages.payloads import plain_text
 from harvest_console.rendering.names import short_id
 from harvest_console.rendering.times import span_text
@@ -25,6 +26,7 @@ _TOLD: Final = frozenset(
     | {"parent_id", "root_id", "first_execution_id", "previous_execution_id", "retry_at", "retry_execution_id"}
 )
 _TO_RUN: Final = ("child_id", "new_execution_id", "retry_execution_id", "execution_id")
+_TEXT: Final = re.compile(r'\s*"(?P<name>\w+)"\s*:\s*(?P<text>"(?:[^"\\]|\\.)*")\s*,?')
 Names = Mapping[tuple[str, int], EventView]
 
 
@@ -195,6 +197,16 @@ def _object(payload: Payload | None) -> dict[str, Raw]:
         return {}
 
 
+def _leading_texts(head: str) -> dict[str, Raw]:
+    """Texts of an object whose end is missing, as far as they are whole: of a failure, those before its traceback."""
+    found: dict[str, Raw] = {}
+    at = 1
+    while match := _TEXT.match(head, at):
+        found[match["name"]] = Raw(match["text"].encode())
+        at = match.end()
+    return found
+
+
 def _attempted(activity: str, attempt: str) -> str:
     return _joined(activity, _attempt_word(attempt))
 
@@ -209,7 +221,7 @@ def _joined(first: str, second: str, *, comma: bool = True) -> str:
 
 def failure_line(payload: Payload | None) -> str:
     """Type and message of a recorded failure on one line."""
-    failure = _object(payload)
+    failure = _leading_texts(payload.head) if isinstance(payload, Truncated) else _object(payload)
     return f"{plain_text(failure.get('type'))}: {plain_text(failure.get('message'))}" if failure else ""
 
 

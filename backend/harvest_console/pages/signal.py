@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from litestar import Response, get, post
 from litestar.response import Redirect
@@ -27,16 +27,19 @@ from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, 
 from harvest_console.rendering import build_url, render
 from harvest_console.rendering.states import shown_state
 
+# How what a run waits for begins when it waits for signals (answers 13); their names follow.
+_WAITS: Final = "signal "
+
 
 @get("/w/{execution:str}/signal")
 async def signal_page(
     request: AnyRequest, shards: Shards, execution: str, name: str = "", other: bool = False, tab: str = ""
 ) -> Page:
-    """The form of a signal; of the only one there is, when none is named."""
+    """The form of a signal; of one that the run waits for, or of the first there is, when none is named."""
     run = await reading.get(shards, parse_execution_id(execution))
     declared = await _declared(shards, run.workflow_name)
-    if not name and not other and declared:
-        name = next(iter(declared))
+    if not name:
+        name = _offered(run, declared, other)
     payload = new_form(declared.get(name, {}), name, tab)
     return _form_page(request, run, declared, name, payload, key=new_key())
 
@@ -85,6 +88,16 @@ async def _declared(shards: Shards, workflow_name: str) -> Declared:
         return (await definitions.find(shards, workflow_name)).signals
     except HarvestError:
         return {}
+
+
+def _offered(run: ExecutionDetail, declared: Declared, other: bool) -> str:
+    """The signal to begin with: one that is waited for, declared before undeclared, unless an `other` is asked for."""
+    text = run.waiting or ""
+    waited = text.removeprefix(_WAITS).split(", ") if text.startswith(_WAITS) else []
+    undeclared = next((name for name in waited if name not in declared), "")
+    if other:
+        return undeclared
+    return next((name for name in waited if name in declared), "") or undeclared or next(iter(declared), "")
 
 
 def _preview_url(request: AnyRequest, run: ExecutionDetail) -> str:

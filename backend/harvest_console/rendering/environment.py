@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import jinja2
+from markupsafe import Markup, escape
 
 from harvest_console.rendering.json_text import size_text
 from harvest_console.rendering.names import short_id
 from harvest_console.rendering.resources import resource_folder
 from harvest_console.rendering.states import close_text, policy_text, state_class, state_text
 from harvest_console.rendering.times import span_text
+
+_TICKS: Final = re.compile(r"(`{1,2})([^`]+)\1")
+_CODE: Final = Markup("<code>{}</code>")
 
 
 def clip(text: str, most: int = 80) -> str:
@@ -20,6 +27,15 @@ def sentence(text: str) -> str:
     """An error's message as a sentence of a page."""
     ended = text if text.endswith((".", "!", "?")) else f"{text}."
     return ended[:1].upper() + ended[1:]
+
+
+def ticks(text: str) -> Markup:
+    """A docstring's text with what stands between backticks as code."""
+    shown, end = Markup(), 0
+    for match in _TICKS.finditer(text):
+        shown += escape(text[end : match.start()]) + _CODE.format(match[2])
+        end = match.end()
+    return shown + escape(text[end:])
 
 
 def _environment() -> jinja2.Environment:
@@ -39,6 +55,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["size"] = size_text
     environment.filters["clip"] = clip
     environment.filters["sentence"] = sentence
+    environment.filters["ticks"] = ticks
     environment.filters["milliseconds"] = lambda number: span_text(number / 1000)
     environment.filters["thousands"] = lambda number: f"{number:,}"
     return environment

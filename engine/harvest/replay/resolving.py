@@ -88,6 +88,7 @@ def _activity_timed_out(run: Run, event: Event) -> None:
         error = ActivityTimeoutError(
             f"activity {found[1].name!r} ran into its {data.timeout_type} timeout",
             activity=found[1].name,
+            type="TimeoutError",
             timeout_type=data.timeout_type,
             attempt=data.attempt,
         )

@@ -98,6 +98,7 @@ class EnvironmentHandle(Generic[R]):
                 f"execution {execution.execution_id} ended {execution.state.name}{told}",
                 execution_id=str(execution.execution_id),
                 state=execution.state.name,
+                type=failure.type if failure else None,
                 failure_type=failure.type if failure else None,
             ) from exception_of(failure)
         value: R = payload.decode(execution.result or b"null", self._signature.result if self._signature else Any)
