@@ -16,6 +16,7 @@ import pytest
 
 from harvest.store import migrate
 from harvest_console.embedded import EmbeddedPostgres
+from tests.servers import discard
 
 _TEST_SETTINGS = {
     "fsync": "off",
@@ -37,7 +38,7 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
         try:
             yield server
         finally:
-            server.remove()
+            discard(server, Path(folder) / "pg")
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,17 @@ def test_a_large_family_leads_on_to_all_children(page: Page, family: Family) -> 
     expect(page.locator("main tbody tr")).to_have_count(50)
 
 
+def test_the_state_stands_beside_a_title_that_is_shorter_than_the_links_above_it(page: Page, family: Family) -> None:
+    page.goto(f"/w/{family.child}")
+    expect(page.locator("#run-head").get_by_role("link", name="Earlier run")).to_be_visible()
+    page.locator("#workflow-id").evaluate("one => one.textContent = 'a'")
+    copy = page.locator("#run-head [data-copy]").bounding_box()
+    state = page.locator("#run-head .state").bounding_box()
+    assert copy is not None
+    assert state is not None
+    assert state["x"] - (copy["x"] + copy["width"]) <= 16
+
+
 def test_the_runs_of_a_chain_lead_to_each_other(page: Page, family: Family) -> None:
     page.goto(f"/w/{family.child}/runs")
     rows = page.locator("main tbody tr")

@@ -11,6 +11,7 @@ import pytest
 
 from harvest.store import migrate
 from harvest_console.embedded import EmbeddedPostgres
+from tests.servers import discard
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def mortal_server() -> Iterator[EmbeddedPostgres]:
         try:
             yield server
         finally:
-            server.remove()
+            discard(server, Path(folder) / "pg")
 
 
 @pytest.fixture

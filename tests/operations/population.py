@@ -159,13 +159,16 @@ _MANY = """
 """
 
 
-async def add_many(shards: Shards, shard_id: int, count: int, *, newest: datetime = EPOCH) -> None:
+async def add_many(
+    shards: Shards, shard_id: int, count: int, *, newest: datetime = EPOCH, analyze: bool = True
+) -> None:
     """Write `count` executions a second apart, and let the planner know of them as autovacuum would."""
     connection: Any = await asyncpg.connect(shards.store(shard_id).url)
     try:
         await connection.execute("set synchronous_commit = off")
         await connection.execute(_MANY, shard_id, newest, count)
-        await connection.execute("vacuum analyze")
+        if analyze:
+            await connection.execute("vacuum analyze")
     finally:
         await connection.close()
 

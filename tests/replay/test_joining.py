@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -144,3 +146,21 @@ def test_timers_can_be_raced_awaited_again_and_cancelled() -> None:
     one.signal("go")
     assert one.asked == [("TimerCancelled", 1)]
     assert one.result == [0, False, True, False, True]
+
+
+def test_a_race_that_begins_while_the_run_is_let_go_says_nothing() -> None:
+    async def cleans_up(ctx: WorkflowContext) -> None:
+        try:
+            await ctx.wait_for_signal("never")
+        finally:
+            kept.append(ctx.race(ctx.sleep(1), ctx.sleep(2)))
+            await kept[0]
+
+    kept: list[Any] = []
+    one = Driven(cleans_up)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert one.run.release()
+        kept.clear()
+        gc.collect()
+    assert [str(warning.message) for warning in said] == []

@@ -276,10 +276,13 @@ async def test_60_no_hot_statement_reads_a_big_table_from_end_to_end(sites: dict
     assert not grown, "buffers grow with the table"
 
 
+@pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "known to be empty"])
 async def test_plans_made_while_tables_were_small_read_no_more_when_they_are_big(
-    new_database: Callable[[str], str],
+    new_database: Callable[[str], str], analyzed: bool
 ) -> None:
     site = Site(Store(0, new_database("kept_plans")))
+    if analyzed:
+        await site.store.scan.write("vacuum analyze")
     await site.hold()
     statements = {name: make(site) for name, make in HOT.items()}
     names = {name: f"s{number}" for number, name in enumerate(statements)}

@@ -67,7 +67,8 @@ woken as ("""
 ),
 {audit_part(6, "advanced")}
 select k.state, k.partition, a.event_id, w.execution_id is not null as woken, w.holder,
-       exists (select from harvest_dedupe d where d.execution_id = k.scope and d.kind = $5 and d.key = $4) as known_key
+       (select true from harvest_dedupe d
+         where d.execution_id = k.scope and d.kind = $5 and d.key = $4 limit 1) is not null as known_key
   from known k left join advanced a on true left join woken w on true"""
 )
 

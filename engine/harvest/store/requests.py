@@ -98,7 +98,10 @@ select e.execution_id, e.workflow_name, e.workflow_id, e.version, e.queue, e.sta
        ), 0) as news_at,
        coalesce(t.strikes > 0, false) as struck,
        coalesce(t.state in (1, 3) or t.state = 0 and t.due <= clock_timestamp(), false) as under_way
-  from harvest_executions e left join harvest_workflow_tasks t on t.execution_id = e.execution_id
+  from harvest_executions e
+  left join lateral (
+    select * from harvest_workflow_tasks t where t.execution_id = e.execution_id limit 1
+  ) t on true
  where e.execution_id = any($1::uuid[])"""
 
 _HISTORY: Final = """
