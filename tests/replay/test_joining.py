@@ -150,17 +150,25 @@ def test_timers_can_be_raced_awaited_again_and_cancelled() -> None:
 
 def test_a_race_that_begins_while_the_run_is_let_go_says_nothing() -> None:
     async def cleans_up(ctx: WorkflowContext) -> None:
-        try:
-            await ctx.wait_for_signal("never")
-        finally:
-            kept.append(ctx.race(ctx.sleep(1), ctx.sleep(2)))
-            await kept[0]
+        async def races() -> None:
+            try:
+                await ctx.wait_for_signal("never")
+            finally:
+                await ctx.race(ctx.sleep(1), ctx.sleep(2))
 
-    kept: list[Any] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(races())
+        except BaseException as error:
+            kept.append(error)
+            raise
+
+    kept: list[BaseException] = []
     one = Driven(cleans_up)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert one.run.release()
+        assert kept
         kept.clear()
         gc.collect()
     assert [str(warning.message) for warning in said] == []

@@ -38,7 +38,14 @@ class JoiningCalls(ActivityCalls, ChildCalls):
 
         Raises what the winner raised. Losers are cancelled and waited for, so that their cleanup is done.
         """
-        self._run.check_may_act()
+        try:
+            self._run.check_may_act()
+        except BaseException:
+            # Whoever keeps this error keeps them: they must not be found never awaited, long after.
+            for branch in branches:
+                if asyncio.iscoroutine(branch):
+                    branch.close()
+            raise
         if not branches:
             raise InvalidRequestError("race needs at least one branch")
         tasks = [asyncio.ensure_future(branch) for branch in branches]
