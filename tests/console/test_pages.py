@@ -42,7 +42,7 @@ async def test_a_run_that_no_live_worker_serves_says_so(console: Client, shards:
     assert "Nothing holds it back" not in page
     await shards.store(0).write.write(
         "insert into harvest_workers (worker, name, host, pid, queues, lease_until, slots) "
-        "values ($1, 'w', 'h', 1, '{default}', clock_timestamp() + interval '1 minute', 10)",
+        "values ($1, 'w', 'h', 1, '{default}', clock_timestamp() + interval '1 hour', 10)",
         UUID(int=1),
     )
     page = await text(console, f"/w/{execution_id}")

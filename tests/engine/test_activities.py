@@ -24,7 +24,7 @@ from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, eventually, history_of
 
 app = Harvest()
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=60)
 QUICK = Retry(max_attempts=5, initial_interval=timedelta(milliseconds=10))
 Work = tuple[Worker, Shards]
 calls: dict[str, list[Any]] = defaultdict(list)

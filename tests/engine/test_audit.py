@@ -19,7 +19,7 @@ from harvest.worker.worker import Worker
 from tests.support import at_work, eventually
 
 app = Harvest()
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=60)
 Work = tuple[Worker, Shards]
 
 

@@ -18,7 +18,7 @@ from harvest.store.store import Store
 from harvest.worker.deciding import blocked_delay
 from tests.support import FAST, at_work, check_invariants, eventually, history_of
 
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=60)
 Database = Callable[[str], str]
 
 

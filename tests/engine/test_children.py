@@ -111,13 +111,13 @@ def urls_of(new_database: Callable[[str], str], name: str, shards: int) -> dict[
 async def test_a_childs_result_comes_back(new_database: Callable[[str], str], shards: int) -> None:
     async with at_work(app, urls_of(new_database, "child_result", shards)):
         run = await app.start(sums, [1, 2, 3, 4], shards - 1)
-        assert await run.result(timedelta(seconds=20)) == 10
+        assert await run.result(timedelta(seconds=60)) == 10
 
 
 async def test_a_childs_failure_is_an_error_with_its_cause(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("child_fails")):
         run = await app.start(catches)
-        assert await run.result(timedelta(seconds=20)) == "FAILED ValueError: no luck"
+        assert await run.result(timedelta(seconds=60)) == "FAILED ValueError: no luck"
 
 
 async def test_many_children_at_once(new_database: Callable[[str], str]) -> None:
@@ -129,7 +129,7 @@ async def test_many_children_at_once(new_database: Callable[[str], str]) -> None
 async def test_a_deadline_ends_the_wait_and_asks_the_child_to_end(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("child_deadline")) as (_, shards):
         run = await app.start(out_of_time)
-        assert await run.result(timedelta(seconds=20)) == "timeout"
+        assert await run.result(timedelta(seconds=60)) == "timeout"
 
         async def cancelled() -> bool:
             return await state_of(shards, "late-child") == ["CANCELLED"]
@@ -159,7 +159,7 @@ async def test_42_a_close_policy_reaches_the_current_run_of_a_child_that_rotated
 
         await eventually(begun)
         await run.signal("end")
-        child = UUID(await run.result(timedelta(seconds=20)))
+        child = UUID(await run.result(timedelta(seconds=60)))
 
         async def ended() -> bool:
             return (await state_of(shards, "left-behind"))[-1] == ends
@@ -176,4 +176,4 @@ async def test_42_a_close_policy_reaches_the_current_run_of_a_child_that_rotated
 async def test_a_child_whose_id_is_taken_is_rejected(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("child_taken")):
         run = await app.start(twice)
-        assert await run.result(timedelta(seconds=20)) == "WorkflowAlreadyStarted on"
+        assert await run.result(timedelta(seconds=60)) == "WorkflowAlreadyStarted on"

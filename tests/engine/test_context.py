@@ -18,7 +18,7 @@ from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, eventually, history_of
 
 app = Harvest()
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=60)
 Work = tuple[Worker, Shards]
 
 

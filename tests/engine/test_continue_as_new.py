@@ -71,7 +71,7 @@ async def rotates_on_signals(ctx: WorkflowContext, total: int, seen: list[int]) 
 async def test_a_chain_of_runs_gives_the_result_of_its_last(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("continue")) as (_, shards):
         run = await app.start(counts_up, 0, 5, workflow_id="chain")
-        result = await run.result(timedelta(seconds=10))
+        result = await run.result(timedelta(seconds=30))
         assert result.startswith("5 in ")
         assert result.endswith(f"first {run.execution_id}")
         last = (await history_of(shards, run.execution_id))[-1]
@@ -85,7 +85,7 @@ async def test_a_chain_of_runs_gives_the_result_of_its_last(new_database: Callab
 async def test_it_can_go_on_as_another_type(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("continue_other")):
         run = await app.start(becomes_other)
-        assert await run.result(timedelta(seconds=10)) == "other way"
+        assert await run.result(timedelta(seconds=30)) == "other way"
 
 
 async def test_39_unread_signals_go_along_in_order(new_database: Callable[[str], str]) -> None:
@@ -95,13 +95,13 @@ async def test_39_unread_signals_go_along_in_order(new_database: Callable[[str],
             await run.signal("number", number)
         for _ in range(2):
             await run.signal("go")
-        assert await run.result(timedelta(seconds=10)) == [0, 1, 2, 3, 4]
+        assert await run.result(timedelta(seconds=30)) == [0, 1, 2, 3, 4]
 
 
 async def test_a_failed_run_is_tried_again_as_a_linked_run(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("retry")) as (_, shards):
         run = await app.start(third_time, "well")
-        assert await run.result(timedelta(seconds=10)) == "well at attempt 3 after attempt 2"
+        assert await run.result(timedelta(seconds=30)) == "well at attempt 3 after attempt 2"
         rows = await _chain(shards)
         assert [row["state"] for row in rows] == [11, 11, 10]
         started = (await history_of(shards, rows[2]["execution_id"]))[0].data()
@@ -113,7 +113,7 @@ async def test_the_last_failure_stands(new_database: Callable[[str], str]) -> No
     async with at_work(app, new_database("retry_fails")) as (_, shards):
         run = await app.start(never)
         with pytest.raises(WorkflowFailedError, match="no") as failed:
-            await run.result(timedelta(seconds=10))
+            await run.result(timedelta(seconds=30))
         assert isinstance(failed.value.__cause__, ApplicationError)
         assert (failed.value.__cause__.type, failed.value.fields["type"]) == ("ValueError", "ValueError")
         assert len(await _chain(shards)) == 2

@@ -19,7 +19,7 @@ from harvest.worker.worker import Worker
 from harvest_console.embedded import EmbeddedPostgres
 from tests.support import FAST, eventually
 
-SOON = timedelta(seconds=30)
+SOON = timedelta(seconds=60)
 AWAY = "postgresql://postgres@/x?host=/nonexistent"
 
 

@@ -58,8 +58,8 @@ async def test_a_signal_reaches_runs_on_every_shard(new_database: Callable[[str]
             target = await app.start(listens, number % 2, workflow_id=f"listener-{number}")
             name = f"listener-{number}" if by_key else str(target.execution_id)
             run = await app.start(speaks, name, by_key)
-            assert await run.result(timedelta(seconds=20)) == "delivered"
-            assert await target.result(timedelta(seconds=20)) == "hello"
+            assert await run.result(timedelta(seconds=60)) == "delivered"
+            assert await target.result(timedelta(seconds=60)) == "hello"
 
 
 @pytest.mark.parametrize("by_key", [False, True])
@@ -67,25 +67,25 @@ async def test_an_unknown_target_is_named_as_such(new_database: Callable[[str], 
     async with at_work(app, new_database("external_unknown")):
         target = "nobody" if by_key else "00000000-0000-8000-8000-000000000001"
         run = await app.start(speaks, target, by_key)
-        assert await run.result(timedelta(seconds=20)) == "target_unknown"
+        assert await run.result(timedelta(seconds=60)) == "target_unknown"
 
 
 async def test_a_closed_target_takes_nothing(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("external_closed")):
         target = await app.start(listens)
         await target.signal("word", "bye")
-        await target.result(timedelta(seconds=20))
+        await target.result(timedelta(seconds=60))
         run = await app.start(speaks, str(target.execution_id), False)
-        assert await run.result(timedelta(seconds=20)) == "target_terminal"
+        assert await run.result(timedelta(seconds=60)) == "target_terminal"
 
 
 async def test_a_run_is_asked_to_end(new_database: Callable[[str], str]) -> None:
     async with at_work(app, both(new_database, "external_cancel")):
         target = await app.start(listens, 1)
         run = await app.start(stops, str(target.execution_id))
-        assert await run.result(timedelta(seconds=20)) == "asked"
+        assert await run.result(timedelta(seconds=60)) == "asked"
         with pytest.raises(WorkflowFailedError) as ended:
-            await target.result(timedelta(seconds=20))
+            await target.result(timedelta(seconds=60))
         assert ended.value.fields["state"] == "CANCELLED"
 
 
@@ -100,8 +100,8 @@ async def test_the_end_of_another_run_can_be_awaited(new_database: Callable[[str
 
         await eventually(waiting)
         await target.signal("word", "done")
-        assert await run.result(timedelta(seconds=20)) == "ended with done"
+        assert await run.result(timedelta(seconds=60)) == "ended with done"
         late = await app.start(follows, str(target.execution_id))
-        assert await late.result(timedelta(seconds=20)) == "ended with done"
+        assert await late.result(timedelta(seconds=60)) == "ended with done"
         nobody = await app.start(follows, "00000000-0000-8000-8000-000000000001")
-        assert (await nobody.result(timedelta(seconds=20))).endswith("target_unknown")
+        assert (await nobody.result(timedelta(seconds=60))).endswith("target_unknown")

@@ -77,7 +77,7 @@ async def test_a_run_with_everything_reads_as_it_ran(new_database: Callable[[str
         assert (nodes["mail"].await_mode, nodes["mail"].parent_close_policy) == ("detached", "abandon")
 
         await begun.signal("go", "now")
-        assert await begun.result(timedelta(seconds=20)) == "to Bonn now"
+        assert await begun.result(timedelta(seconds=60)) == "to Bonn now"
         found = await timeline(shards, last)
         assert [(step.kind, step.name, step.outcome) for step in found.steps] == [
             ("activity", "charge", "completed"),

@@ -22,7 +22,7 @@ from harvest.worker.worker import Worker
 from tests.support import FAST, at_work, check_invariants, eventually, history_of
 
 app = Harvest()
-SOON = timedelta(seconds=30)
+SOON = timedelta(seconds=60)
 Work = tuple[Worker, Shards]
 MB = 1024 * 1024
 

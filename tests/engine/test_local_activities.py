@@ -52,7 +52,7 @@ async def doubles(ctx: WorkflowContext, times: int) -> int:
 async def test_a_chain_of_them_is_one_commit(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("local_chain")) as (worker, shards):
         run = await app.start(doubles, 20)
-        assert await run.result(timedelta(seconds=10)) == 2**20
+        assert await run.result(timedelta(seconds=30)) == 2**20
         events = await history_of(shards, run.execution_id)
         kinds = [event.kind for event in events]
         assert kinds.count(EventKind.LOCAL_ACTIVITY_COMPLETED) == 20
@@ -69,7 +69,7 @@ async def asks_the_thread(ctx: WorkflowContext) -> bool:
 async def test_a_plain_function_runs_in_a_thread(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("local_thread")):
         run = await app.start(asks_the_thread)
-        assert await run.result(timedelta(seconds=10)) is False
+        assert await run.result(timedelta(seconds=30)) is False
 
 
 @app.workflow
@@ -87,7 +87,7 @@ async def test_it_is_tried_once_unless_told_otherwise(new_database: Callable[[st
     key = f"fails-{times}"
     async with at_work(app, new_database("local_fails")):
         run = await app.start(tries, key, times)
-        assert await run.result(timedelta(seconds=10)) == f"ValueError after {times}"
+        assert await run.result(timedelta(seconds=30)) == f"ValueError after {times}"
     assert ran[key] == times
 
 
@@ -104,7 +104,7 @@ async def gives_up(ctx: WorkflowContext) -> str:
 async def test_it_has_a_limit(new_database: Callable[[str], str]) -> None:
     async with at_work(app, new_database("local_limit")):
         run = await app.start(gives_up)
-        assert await run.result(timedelta(seconds=10)) == "TimeoutError"
+        assert await run.result(timedelta(seconds=30)) == "TimeoutError"
 
 
 @app.workflow
@@ -119,7 +119,7 @@ async def test_a_signal_comes_while_one_is_under_way(new_database: Callable[[str
     async with at_work(app, new_database("local_signal")):
         run = await app.start(waits_beside)
         await run.signal("go", "on")
-        assert await run.result(timedelta(seconds=10)) == "on"
+        assert await run.result(timedelta(seconds=30)) == "on"
 
 
 @app.activity

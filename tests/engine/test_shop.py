@@ -17,7 +17,7 @@ from harvest.shards import Shards
 from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, eventually, history_of
 
-SOON = timedelta(seconds=30)
+SOON = timedelta(seconds=60)
 Work = tuple[Worker, Shards]
 
 

@@ -21,7 +21,7 @@ from harvest.worker.worker import Worker
 from tests.support import at_work, check_invariants, eventually, history_of
 
 app = Harvest()
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=60)
 Work = tuple[Worker, Shards]
 ONCE = Retry(max_attempts=1)
 TWICE = Retry(max_attempts=2, initial_interval=timedelta(milliseconds=10))

@@ -20,7 +20,7 @@ from tests.scale import scale
 from tests.support import FAST, at_work, check_invariants, eventually, history_of
 
 app = Harvest()
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=60)
 Work = tuple[Worker, Shards]
 
 

@@ -32,7 +32,7 @@ async def test_an_absent_shard_keeps_no_worker_from_the_others(
     try:
         await worker.start()
         await app.connect({0: urls[0]})
-        assert await (await app.start(answer)).result(timedelta(seconds=10)) == 42
+        assert await (await app.start(answer)).result(timedelta(seconds=30)) == 42
         await app.close()
         mortal_server.start()
         await app.connect({1: urls[1]})
@@ -54,7 +54,7 @@ async def started_once_registered() -> int:
         return True
 
     await eventually(starts, within=20)
-    return await (await app.start(answer, workflow_id="later")).result(timedelta(seconds=10))
+    return await (await app.start(answer, workflow_id="later")).result(timedelta(seconds=30))
 
 
 async def test_a_worker_with_no_shard_at_all_says_so(mortal_server: EmbeddedPostgres, mortal_database: str) -> None:

@@ -75,12 +75,12 @@ async def test_64_a_killing_step_is_quarantined_and_its_neighbours_go_on(
                 runs += [await app.start(three_steps, n) for n in range(10, 20)]
                 await eventually(lambda: is_blocked(shards, killer, "quarantined"), within=60)
                 for n, run in enumerate(runs):
-                    assert await run.result(timedelta(seconds=20)) == n + 3
+                    assert await run.result(timedelta(seconds=60)) == n + 3
                 assert worker.said().count("has started") >= 3
                 await long.signal("news", 1)
                 await long.signal("news", 2)
                 gate.touch()
-                assert (await long.result(timedelta(seconds=20)))[:2] == [1, 2], (
+                assert (await long.result(timedelta(seconds=60)))[:2] == [1, 2], (
                     "it was there each time, and is innocent"
                 )
         with WorkerProcess(url, tmp_path / "mended.log", build="mended", HARVEST_TEST_MENDED="1", **LEASE):
@@ -103,11 +103,11 @@ async def test_64_a_killing_activity_ends_as_worker_killed(new_database: Callabl
                 assert "WorkerKilled" in result
                 assert len(set(kills.read_text().split())) == 3, "three processes, and no fourth"
                 for n, run in enumerate(runs):
-                    assert await run.result(timedelta(seconds=20)) == n + 3
+                    assert await run.result(timedelta(seconds=60)) == n + 3
                 await long.signal("news", 1)
                 await long.signal("news", 2)
                 gate.touch()
-                assert (await long.result(timedelta(seconds=20)))[:2] == [1, 2]
+                assert (await long.result(timedelta(seconds=60)))[:2] == [1, 2]
         await check_invariants(shards)
 
 
@@ -135,7 +135,7 @@ async def test_a_graceful_end_is_no_strike(new_database: Callable[[str], str], t
         async with at_work(app, url):
             await run.signal("news", 1)
             await run.signal("news", 2)
-            assert (await run.result(timedelta(seconds=10)))[:2] == [1, 2]
+            assert (await run.result(timedelta(seconds=30)))[:2] == [1, 2]
             await check_invariants(shards)
 
 
@@ -146,7 +146,7 @@ async def test_a_step_that_takes_too_long_is_broken_into_and_blocks_its_run(
     async with at_work(app, new_database("too_long")) as (worker, shards):
         run = await app.start(spins)
         await eventually(lambda: is_blocked(shards, run, "step_too_long"))
-        assert await (await app.start(three_steps, 1)).result(timedelta(seconds=10)) == 4
+        assert await (await app.start(three_steps, 1)).result(timedelta(seconds=30)) == 4
         assert not worker.lost.is_set()
         told = await blocked_details(shards, run)
         stack = told["message"].splitlines()[1:]
@@ -182,9 +182,9 @@ async def test_a_run_that_spins_when_it_is_let_go_is_broken_into(
         await eventually(lambda: is_resident(worker))
         worker.let_go_residents()
         assert worker.counters.refused_release == 1
-        assert await (await app.start(three_steps, 1)).result(timedelta(seconds=10)) == 4
+        assert await (await app.start(three_steps, 1)).result(timedelta(seconds=30)) == 4
         await run.signal("go", 7)
-        assert await run.result(timedelta(seconds=10)) == 7, "its next decision is a cold one"
+        assert await run.result(timedelta(seconds=30)) == 7, "its next decision is a cold one"
         await app.start(spins_when_let_go, False)
         await eventually(lambda: is_resident(worker))
     assert worker.counters.refused_release == 2, "it is watched while the worker stops, too"

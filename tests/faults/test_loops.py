@@ -160,7 +160,7 @@ async def test_23_a_process_goes_on_with_another_incarnation_when_a_loop_has_die
 
         await eventually(begun_anew)
         run = await app.start(echoes, 7)
-        assert await run.result(timedelta(seconds=10)) == 7
+        assert await run.result(timedelta(seconds=30)) == 7
     finally:
         stop.set()
         await running

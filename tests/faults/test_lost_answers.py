@@ -92,7 +92,7 @@ async def test_a_lost_commit_is_neither_repeated_nor_forgotten(
         if nth == 1:
             proxy.lose_next("harvest-commit", request=request_too)
         run = await app.start(notes, workflow_id=key)
-        await run.result(timedelta(seconds=20))
+        await run.result(timedelta(seconds=60))
         assert proxy.lost == worker.counters.unknown == 1
         await check_invariants(shards)
     each_ran_as_often_as_it_should(key)
@@ -109,7 +109,7 @@ async def test_a_lost_claim_is_found_again(
             proxy.lose_next("harvest-claim")
             runs.append(await app.start(notes, workflow_id=f"claim-{nth}-{n}"))
         for run in runs:
-            await run.result(timedelta(seconds=20))
+            await run.result(timedelta(seconds=60))
         assert proxy.lost >= 1
         await check_invariants(shards)
 
@@ -119,7 +119,7 @@ async def test_lost_answers_of_results_and_retries_are_sent_again(new_database: 
         for n in range(6):
             proxy.lose_next("harvest-scan", request=n % 2 == 1)
             run = await app.start(notes, workflow_id=f"scan-{n}")
-            await run.result(timedelta(seconds=20))
+            await run.result(timedelta(seconds=60))
             each_ran_as_often_as_it_should(f"scan-{n}")
             await eventually(lambda n=n: _is(lambda: proxy.lost == n + 1))  # type: ignore[misc]
         await check_invariants(shards)
@@ -197,7 +197,7 @@ async def test_07_a_worker_whose_links_are_all_half_open_stops_within_its_bound(
     new_database: Callable[[str], str],
 ) -> None:
     async with behind_a_proxy(new_database("stuck")) as (worker, proxy, _):
-        await (await app.start(notes, workflow_id="stuck")).result(timedelta(seconds=10))
+        await (await app.start(notes, workflow_id="stuck")).result(timedelta(seconds=30))
         proxy.stall()
         await app.start(notes, workflow_id="unreached")
         await asyncio.wait_for(worker.stop(), 45)

@@ -85,7 +85,7 @@ async def test_a_signal_before_the_commit_of_every_decision(
     answers = before_each_commit(monkeypatch, once_a_decision)
     async with at_work(app, new_database("refused")) as (worker, shards):
         runs = [await app.start(workflow, workflow_id=f"{workflow.name}-{n}") for n in range(3)]
-        results = [await run.result(timedelta(seconds=20)) for run in runs]
+        results = [await run.result(timedelta(seconds=60)) for run in runs]
         assert answers.count(Answer.MOVED) >= 9, "each run is refused several times"
         for run, result in zip(runs, results, strict=True):
             history = await history_of(shards, run.execution_id)
@@ -107,7 +107,7 @@ async def test_a_steady_stream_of_signals_cannot_starve_a_run(
     answers = before_each_commit(monkeypatch, always)
     async with at_work(app, new_database("starved")) as (_, shards):
         run = await app.start(three_notes, workflow_id="starved")
-        assert await run.result(timedelta(seconds=20)) > 0
+        assert await run.result(timedelta(seconds=60)) > 0
         assert Answer.PASSED in answers
         assert answers.count(Answer.MOVED) >= answers.count(Answer.PASSED), "only the locked attempts passed"
         await check_invariants(shards)
@@ -128,7 +128,7 @@ async def test_53_a_foreign_lock_delays_one_run_and_no_other(new_database: Calla
                 await run.result(timedelta(seconds=30))
             tries = worker.counters.busy
         await other.close()
-        assert await locked.result(timedelta(seconds=10)) == 0
+        assert await locked.result(timedelta(seconds=30)) == 0
         assert tries < 200, "a lock that is held for long is not asked for without a pause"
         await check_invariants(shards)
 
@@ -149,7 +149,7 @@ async def test_a_decision_that_the_database_refuses_blocks_its_run_and_no_neighb
         poisoned.append(bad.execution_id)
         runs = [await app.start(three_notes, workflow_id=f"good-{n}") for n in range(30)]
         for run in runs:
-            await run.result(timedelta(seconds=20))
+            await run.result(timedelta(seconds=60))
 
         async def blocked() -> Any:
             return await shards.stores[0].read.fetch(
@@ -160,7 +160,7 @@ async def test_a_decision_that_the_database_refuses_blocks_its_run_and_no_neighb
         await eventually(blocked)
         assert worker.counters.unknown == 0
         poisoned.clear()
-        assert await bad.result(timedelta(seconds=20)) == 0
+        assert await bad.result(timedelta(seconds=60)) == 0
         await check_invariants(shards)
 
 
@@ -180,7 +180,7 @@ async def test_a_refusal_that_says_nothing_of_a_run_blocks_nobody(
     before_each_commit(monkeypatch, refuse)
     async with at_work(app, new_database("passing")) as (worker, shards):
         run = await app.start(three_notes, workflow_id=f"passing-{state}")
-        assert await run.result(timedelta(seconds=20)) == 0
+        assert await run.result(timedelta(seconds=60)) == 0
         assert worker.counters.blocked == 0
         assert left == [0]
         await check_invariants(shards)

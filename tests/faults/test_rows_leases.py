@@ -40,7 +40,7 @@ from tests.scale import scale
 from tests.store.rows import a_run, a_worker, one, task_of
 from tests.support import FAST, at_work, check_invariants, eventually, history_of
 
-SOON = timedelta(seconds=30)
+SOON = timedelta(seconds=60)
 app = Harvest()
 ran: Counter[int] = Counter()
 

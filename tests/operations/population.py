@@ -192,7 +192,7 @@ async def register(
         "values ($1, 'w', 'h', 1, $2, '{default}', clock_timestamp() + $3::text::interval, 10)",
         worker,
         build,
-        "10 s" if live else "-1 s",
+        "1 hour" if live else "-1 s",
     )
     await write(
         "insert into harvest_definitions (kind, name, version, build, worker, input_schema, output_schema, signals, "

@@ -28,7 +28,7 @@ async def test_figures_of_all_shards_are_added_up(shards: Shards, actor: Actor) 
         )
         await store.write.write(
             "insert into harvest_workers (worker, name, host, pid, queues, lease_until, slots, counters) values "
-            "($1, 'alive', 'h', 1, '{default}', clock_timestamp() + interval '9 s', 10, '{\"passed\":7}'),"
+            "($1, 'alive', 'h', 1, '{default}', clock_timestamp() + interval '1 hour', 10, '{\"passed\":7}'),"
             "($2, 'gone', 'h', 2, '{default}', clock_timestamp() - interval '9 s', 10, null)",
             UUID(int=1),
             UUID(int=2),

@@ -130,10 +130,10 @@ async def test_a_run_tells_whether_a_live_worker_serves_its_queue(shards: Shards
         "insert into harvest_workers (worker, name, host, pid, queues, lease_until, slots) "
         "values ($1, 'w', 'h', 1, $2, clock_timestamp() + $3 * interval '1 second', 10)"
     )
-    await shards.store(0).write.write(worker, UUID(int=1), ["other"], 9)
+    await shards.store(0).write.write(worker, UUID(int=1), ["other"], 3600)
     await shards.store(0).write.write(worker, UUID(int=2), ["default"], -9)
     assert (await reading.get(shards, execution_id)).queue_served is False
-    await shards.store(0).write.write(worker, UUID(int=3), ["other", "default"], 9)
+    await shards.store(0).write.write(worker, UUID(int=3), ["other", "default"], 3600)
     assert (await reading.get(shards, execution_id)).queue_served is True
 
 

@@ -308,7 +308,7 @@ async def test_workers_look_for_questions_by_keys_alone(shards: Shards) -> None:
         )
         run = await add(shards, 0, Run())
         await add_events(shards, run, [started()])
-        worker = await register(shards, 0, "order_flow")  # only now: its lease is no longer than ten seconds
+        worker = await register(shards, 0, "order_flow")
         request_id = await place(store, run)
         asked = await store.read.fetch("select request_id from harvest_requests")
         assert [row["request_id"] for row in asked] == [request_id]

@@ -36,7 +36,7 @@ insert into harvest_timers (execution_id, seq, fires_at)
 values ($1, $2, clock_timestamp() + $3 * interval '1 second')"""
 
 
-async def a_worker(store: Store, *, lease: float = 60.0) -> UUID:
+async def a_worker(store: Store, *, lease: float = 3600.0) -> UUID:
     """A worker whose lease ends in so many seconds."""
     worker = uuid4()
     await store.scan.write(_WORKER, worker, lease)

@@ -53,7 +53,14 @@ COMMIT = Role("commit", 2, settings={"enable_nestloop": "off", **BY_KEY})
 CLAIM = Role("claim", 2, settings=BY_KEY)
 SCAN = Role("scan", 2, settings=BY_KEY)
 DELIVER = Role("deliver", 2, limit=10.0, settings={"statement_timeout": "5000", **BY_KEY})
-WRITE = Role("write", 8, limit=5.0, connect_limit=1.5, settings={"statement_timeout": "5000"}, for_people=True)
+WRITE = Role(
+    "write",
+    8,
+    limit=5.0,
+    connect_limit=1.5,
+    settings={"statement_timeout": "5000", "enable_seqscan": "off"},
+    for_people=True,
+)
 READ = Role(
     "read",
     4,
