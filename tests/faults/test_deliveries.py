@@ -193,6 +193,7 @@ async def test_44_a_parent_that_continues_as_new_leaves_its_children_alone(shard
 
 
 @pytest.mark.slow
+@pytest.mark.prove_whole_core
 @pytest.mark.timeout(scale(120, 900))
 async def test_parent_and_children_decide_in_one_batch_while_deliverers_die(
     shards: Shards, proof: Callable[..., None]

@@ -17,6 +17,9 @@ from tests.replay.edits import BASES, INSERTED, Op, check_passes, check_reported
 from tests.scale import scale
 
 
+pytestmark = pytest.mark.prove_whole_core
+
+
 def test_there_are_thirty_workflows() -> None:
     assert len(BASES) == 30
 

@@ -20,7 +20,7 @@ from tests.replay.batch import Batch
 from tests.scale import scale
 
 FIRST_SEED = int(os.environ.get("HARVEST_SEED", "1"))
-PROGRAMS = scale(2_000, 100_000)
+PROGRAMS = int(os.environ.get("HARVEST_PROGRAMS", scale(2_000, 100_000)))
 BATCH = scale(500, 1_000)
 HASH_SEED = 4242
 PROCESSES = os.cpu_count() or 1
