@@ -16,7 +16,6 @@ from harvest.testing import Verdict, WorkflowEnvironment, verify
 from tests.replay.edits import BASES, INSERTED, Op, check_passes, check_reported, harmful, harmless, recorded, replayed
 from tests.scale import scale
 
-
 pytestmark = pytest.mark.prove_whole_core
 
 
