@@ -33,13 +33,15 @@ async def test_every_task_is_shown_at_its_line_and_those_at_one_place_together(s
 async def test_what_it_waits_for_has_its_times_its_tries_and_a_way_to_the_child(site: Site) -> None:
     run = await site.begin("busy_flow")
 
-    async def failed() -> bool:
+    async def failed_and_begun() -> bool:
         pending = (await reading.get(site.shards, site.id(run))).pending
-        return any(one.last_failure for one in pending.activities)
+        begun = [child for child in pending.children if "/w/" + str(child.execution_id) in (await site.get(here)).text]
+        return any(one.last_failure for one in pending.activities) and bool(begun)
 
-    await eventually(failed)
+    here = f"/w/{run}/stack"
+    await eventually(failed_and_begun)
     await signalling.signal(site.shards, ACTOR, site.id(run), "other", b"1")
-    page = await site.get(f"/w/{run}/stack")
+    page = await site.get(here)
     said = words(page)
     for told in ("activity never_well", "ConnectionError: the gateway is away", "signal go", "in 2 h 59 min"):
         assert told in said, told

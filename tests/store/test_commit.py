@@ -121,6 +121,32 @@ async def test_a_batch_answers_for_each_of_its_decisions(store: Store) -> None:
         assert await next_id(store, run) == 2
 
 
+class Failing:
+    """A connection whose second statement is refused."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._sent = 0
+
+    async def fetch(self, sql: str, *values: Any) -> Any:
+        self._sent += 1
+        if self._sent == 2:
+            raise asyncpg.QueryCanceledError("canceling statement due to user request")
+        return await self._inner.fetch(sql, *values)
+
+
+async def test_what_has_passed_is_told_though_nobody_can_say_why_the_rest_did_not(store: Store) -> None:
+    worker = await a_worker(store)
+    passes, moved = [await a_run(store, worker) for _ in range(2)]
+    batch = Batch()
+    decide(batch, passes)
+    decide(batch, moved, expected=7)
+    async with store.commit.connection() as connection:
+        answers = await commit(store, Failing(connection), worker, batch)
+    assert answers == {passes: Answer.PASSED, moved: Answer.BUSY}
+    assert (await next_id(store, passes), await next_id(store, moved)) == (3, 2)
+
+
 async def test_a_task_of_another_worker_or_attempt_is_fenced(store: Store) -> None:
     worker, other = await a_worker(store), await a_worker(store)
     theirs, taken_again = await a_run(store, other), await a_run(store, worker)

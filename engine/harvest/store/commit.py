@@ -12,12 +12,14 @@ never part of a deadlock, in whatever order others lock.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
+import asyncpg
 from msgspec import Struct
 
 from harvest.history.kinds import EventKind
@@ -26,6 +28,7 @@ from harvest.store.commit_parts import Needs, statement
 from harvest.store.pool import Connection
 from harvest.store.store import Store
 
+_log = logging.getLogger("harvest.store")
 HELD, PARKED, NEWS = 1, 2, 3
 
 
@@ -289,7 +292,13 @@ async def commit(store: Store, connection: Connection, worker: UUID, batch: Batc
         store.clock.observe(rows[0]["now"])
     answers = {row["execution_id"]: Answer.PASSED for row in rows}
     if len(answers) < len(batch.decisions):
-        await _explain(connection, worker, batch, answers)
+        passed = set(answers)
+        try:
+            await _explain(connection, worker, batch, answers)
+        except asyncpg.PostgresError as error:
+            # What has passed is written, whatever becomes of this question: the others are tried again.
+            _log.warning("shard %s: why decisions did not pass is not known: %s", store.shard_id, error)
+            answers.update({row[0]: Answer.BUSY for row in batch.decisions if row[0] not in passed})
     return answers
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+import asyncpg
+
 from harvest import clock
 from harvest.errors import ShardUnavailableError
 
@@ -79,7 +81,7 @@ class Waker:
             targets, self._targets = self._targets, set()
             try:
                 await notify(self._store, targets)
-            except ShardUnavailableError:
+            except (ShardUnavailableError, asyncpg.PostgresError):
                 return
 
     async def close(self) -> None:
@@ -112,7 +114,7 @@ class Hints:
             touched, self._touched = self._touched, 0
             try:
                 await notify(self._store, {f"{touched:0128x}"}, LIVE_CHANNEL)
-            except ShardUnavailableError:
+            except (ShardUnavailableError, asyncpg.PostgresError):
                 return
             await clock.sleep(self.EVERY)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from harvest import clock
-from harvest.errors import OutcomeUnknownError, ShardUnavailableError
+from harvest.errors import ShardUnavailableError
 from harvest.history.events import Event
 from harvest.store import claims
 from harvest.store.claims import Claimed
@@ -75,8 +75,8 @@ class Claimer:
                 delay = 0.1
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: claiming failed: %s", self._store.shard_id, error)
-                if isinstance(error, OutcomeUnknownError):
-                    self.on_doubt()
+                # Its answer may be lost, or that of another claim which came before it.
+                self.on_doubt()
                 await clock.sleep(clock.jittered(delay))
                 delay = min(delay * 2, 5.0)
                 continue

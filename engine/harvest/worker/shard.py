@@ -12,7 +12,7 @@ import asyncpg
 
 from harvest import clock
 from harvest.definitions.registry import Registry
-from harvest.errors import OutcomeUnknownError, ShardUnavailableError
+from harvest.errors import ShardUnavailableError
 from harvest.history.limits import STRIKES
 from harvest.shards import Shards
 from harvest.store import claims, results
@@ -241,8 +241,8 @@ class ShardWorker(Runner):
                 delay = 0.1
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: claiming activities failed: %s", self.store.shard_id, error)
-                if isinstance(error, OutcomeUnknownError):
-                    self._doubts.arise()
+                # What was claimed before the statement that failed has not begun.
+                self._doubts.arise()
                 await clock.sleep(clock.jittered(delay))
                 delay = min(delay * 2, 5.0)
                 continue
