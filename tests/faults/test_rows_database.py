@@ -179,7 +179,8 @@ async def test_54_commits_to_a_slow_server_are_repeated_ever_more_slowly_and_go_
     sent: list[float] = []
 
     async def counted(store: Store, connection: Any, worker: UUID, batch: Batch) -> dict[UUID, Answer]:
-        sent.append(clock.monotonic())
+        if not connection.is_in_transaction():  # those under a lock have another limit, and pass
+            sent.append(clock.monotonic())
         return await commit(store, connection, worker, batch)
 
     admin: Any = await asyncpg.connect(url)
@@ -198,8 +199,7 @@ async def test_54_commits_to_a_slow_server_are_repeated_ever_more_slowly_and_go_
         assert [await run.result(SOON) for run in runs] == [100] * 20
         await check_invariants(shards)
     await admin.close()
-    # A few seconds are too short to tell much: the pauses have only begun to grow.
-    assert attempts <= scale(8, 4) * elapsed + scale(20, 10)
+    assert attempts <= 2 * elapsed + 10
     assert {ran[f"{run.workflow_id}/{n}"] for run in runs for n in range(100)} == {1}
     proof("commits to a slow server", seconds=elapsed, attempts=attempts)
 
@@ -373,7 +373,7 @@ from alembic import op
 revision, down_revision = "{revision}", "{before}"
 
 def upgrade():
-    op.execute("set local lock_timeout = '300ms'")
+    op.execute("set local lock_timeout = '{limit}'")
     for table in {tables}:
         op.execute(f"alter table harvest_{{table}} add column added_by_{revision} int")
 """
@@ -422,14 +422,18 @@ async def test_57_four_processes_migrate_at_once_though_an_index_is_made_concurr
 
 
 async def test_58_tables_are_altered_while_workers_are_at_work(
-    new_database: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_database: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In every order of the hot tables, and first behind a session that does not let go in time."""
+    """In several orders of the hot tables, and first behind a session that does not let go in time."""
     url, folder, before = new_database("altered"), tmp_path / "migrations", newest()
     orders = [HOT, HOT[::-1], (HOT[1], HOT[0], HOT[2]), (HOT[2], HOT[0], HOT[1])]
     for n, tables in enumerate(orders):
         revision = f"09{n:02}"
-        with_more(folder, f"{revision}_pre_test.py", _ALTERS.format(revision=revision, before=before, tables=tables))
+        text = _ALTERS.format(revision=revision, before=before, tables=tables, limit="5s" if n else "1s")
+        with_more(folder, f"{revision}_pre_test.py", text)
         before = revision
     monkeypatch.setattr(migrate, "migrations_folder", lambda: folder)
     other: Any = await asyncpg.connect(url)
@@ -437,9 +441,9 @@ async def test_58_tables_are_altered_while_workers_are_at_work(
         async with other.transaction():
             await other.execute("select 1 from harvest_workflow_tasks limit 1")
             migrating = asyncio.create_task(migrate.upgrade(url))
-            await asyncio.wait([migrating], timeout=1)
+            await eventually(lambda: is_put_off(caplog))
             assert not migrating.done()
-        await asyncio.wait_for(migrating, 60)
+        await asyncio.wait_for(migrating, 120)
         count = len(done)
         await eventually(lambda: goes_on(done, count + 4))
         assert worker.counters.blocked == 0
@@ -447,6 +451,10 @@ async def test_58_tables_are_altered_while_workers_are_at_work(
         await check_invariants(shards)
     assert await other.fetchval("select version_num from harvest_alembic_version") == before
     await other.close()
+
+
+async def is_put_off(caplog: pytest.LogCaptureFixture) -> bool:
+    return "the tables are in use" in caplog.text
 
 
 @asynccontextmanager
