@@ -89,7 +89,9 @@ async def test_each_kind_of_pair_is_one_line(site: Site) -> None:
         Happened(EventKind.TIMER_CANCELLED, 1, 1),
         Happened(EventKind.CHILD_WORKFLOW_FAILED, 2, 2, ChildWorkflowFailed(Failure("E", "m"), "TIMED_OUT")),
         Happened(EventKind.EXTERNAL_SIGNAL_FAILED, 3, 4, ExternalFailed("target_unknown")),
-        Happened(EventKind.UPDATE_FAILED, 4, 6, UpdateFailed("u-1", Failure("Bad", "price"), rejected=True)),
+        Happened(
+            EventKind.UPDATE_FAILED, 4, 6, UpdateFailed(update_id="u-1", failure=Failure("Bad", "price"), rejected=True)
+        ),
     )
     assert [(line.word, line.text, line.outcome, line.detail) for line in found] == [
         ("Timer", "of 1 min", "cancelled", ""),
@@ -102,17 +104,21 @@ async def test_each_kind_of_pair_is_one_line(site: Site) -> None:
     assert [line.leads_to for line in found[1:3]] == [CHILD, CHILD]
 
 
+def refused(update_id: str, failure: Failure) -> UpdateFailed:
+    return UpdateFailed(update_id=update_id, failure=failure, rejected=True)
+
+
 async def test_a_failure_with_a_long_traceback_still_says_what_it_was(site: Site) -> None:
     failure = Failure("PayloadDecodeError", 'it says "int"', traceback="Traceback\n" * 200)
     happened = (
         Happened(EventKind.UPDATE_ADMITTED, 0, 0, UpdateAdmitted("u-1", "set_price")),
-        Happened(EventKind.UPDATE_FAILED, 1, 2, UpdateFailed("u-1", failure, rejected=True)),
+        Happened(EventKind.UPDATE_FAILED, 1, 2, refused("u-1", failure)),
     )
     (line,) = await told(site, *happened)
-    assert line.detail == 'PayloadDecodeError: it says "int"'
+    assert (line.outcome, line.detail) == ("refused", 'PayloadDecodeError: it says "int"')
     run = await run_with(site.shards, happened, Run())
     page = words(await site.get(f"/w/{run}/history?view=full"))
-    assert 'set_price: PayloadDecodeError: it says "int"' in page
+    assert 'set_price: refused, PayloadDecodeError: it says "int"' in page
 
 
 async def test_child_events_lead_to_the_child_and_a_rotation_to_the_next_run(site: Site) -> None:

@@ -289,7 +289,7 @@ class Oracle(World):
         assert set(run.timers) == set(self.timers), f"timers {set(run.timers)} in code, {set(self.timers)} in store"
         assert not any(timer.cancelled() for timer in run.timers.values()), "a timer that the code has dropped goes on"
         unread = self._unread()
-        assert run.messages.unhandled() == len(unread), f"{run.messages.unhandled()} signals unread, not {unread}"
+        assert run.unhandled_signals() == len(unread), f"{run.messages.unhandled()} signals unread, not {unread}"
         in_code, in_store = set(run.pending), set(self.activities) | {seq for _, seq, _ in self.inbox}
         assert in_code == in_store, f"activities {in_code} in code, {in_store} in store"
         assert set(run.children) == set(self.children), f"children {set(run.children)}, {set(self.children)} in store"

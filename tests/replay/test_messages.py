@@ -26,7 +26,7 @@ def test_a_handler_takes_what_has_come_first_and_then_all_that_comes() -> None:
     for name, value in (("n", 1), ("n", 2), ("begin", None), ("n", 3), ("end", None), ("n", 4)):
         one.signal(name, value)
     assert one.result == [1, 2, 3]
-    assert one.run.messages.unhandled() == 1
+    assert one.run.unhandled_signals() == 1
 
 
 def test_a_signal_that_was_taken_does_not_come_again() -> None:
@@ -94,7 +94,7 @@ def test_what_a_signal_handler_raises_fails_the_run() -> None:
     assert one.failure.type == "ValueError"
     one.signal("n", "after the end")
     assert one.failure.message == "no"
-    assert one.run.messages.unhandled() == 1
+    assert one.run.unhandled_signals() == 1
 
 
 def test_a_signal_that_does_not_fit_its_handler_blocks_the_run() -> None:

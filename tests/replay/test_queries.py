@@ -138,7 +138,7 @@ def test_a_handler_may_only_look() -> None:
 def _facts(run: Run) -> list[Any]:
     tasks = [task.done() or task.cancelling() for task in run.tasks]
     held = [sorted(each) for each in (run.timers, run.pending, run.children)]
-    return [tasks, held, run.sequence, run.messages.unhandled(), run.details, run.upserts, run.progress]
+    return [tasks, held, run.sequence, run.unhandled_signals(), run.details, run.upserts, run.progress]
 
 
 def test_a_handler_that_wakes_the_code_has_the_run_replayed() -> None:

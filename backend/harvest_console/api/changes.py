@@ -17,6 +17,7 @@ from harvest.shards import Shards
 from harvest_console.api.answers import answer, read_body, read_query
 from harvest_console.api.asking import BY_KEY, NEEDS_IT, ONE, key_of, repeatable, run_of_key
 from harvest_console.api.doc import Doc
+from harvest_console.api.pairs import change_pair
 from harvest_console.api.shapes import (
     CancelAnswer,
     EmptyBody,
@@ -90,6 +91,7 @@ async def _signal(
 
 
 async def _cancel(request: AnyRequest, shards: Shards, actor: Actor, found: UUID, body: bytes) -> Response[bytes]:
+    """Repeating it changes nothing."""
     read_query(request, NoQuery)
     done = await closing.cancel(shards, actor, found, reason=read_body(body, ReasonBody).reason)
     content = CancelAnswer(
@@ -103,6 +105,7 @@ async def _cancel(request: AnyRequest, shards: Shards, actor: Actor, found: UUID
 
 
 async def _terminate(request: AnyRequest, shards: Shards, actor: Actor, found: UUID, body: bytes) -> Response[bytes]:
+    """Repeating it changes nothing."""
     read_query(request, NoQuery)
     done = await closing.terminate(shards, actor, found, reason=read_body(body, ReasonBody).reason)
     content = TerminateAnswer(
@@ -115,6 +118,7 @@ async def _terminate(request: AnyRequest, shards: Shards, actor: Actor, found: U
 
 
 async def _pause(request: AnyRequest, shards: Shards, actor: Actor, found: UUID, body: bytes) -> Response[bytes]:
+    """Activities that run now go on, and what comes meanwhile is kept. Repeating it changes nothing."""
     read_query(request, NoQuery)
     done = await pausing.pause(shards, actor, found, reason=read_body(body, ReasonBody).reason)
     content = PauseAnswer(
@@ -130,6 +134,7 @@ async def _pause(request: AnyRequest, shards: Shards, actor: Actor, found: UUID,
 
 
 async def _resume(request: AnyRequest, shards: Shards, actor: Actor, found: UUID, body: bytes) -> Response[bytes]:
+    """A run that is not paused stays as it is."""
     read_query(request, NoQuery)
     read_body(body, EmptyBody)
     done = await pausing.resume(shards, actor, found)
@@ -172,84 +177,12 @@ async def signal_by_id(
     return await _signal(request, shards, actor, found, part(signal_name), body)
 
 
-@post(f"{ONE}/cancel", status_code=200, opt={"doc": _CANCEL})
-async def cancel_execution(
-    request: AnyRequest, shards: Shards, actor: Actor, execution_id: str, body: bytes
-) -> Response[bytes]:
-    """Repeating it changes nothing."""
-    return await _cancel(request, shards, actor, parse_execution_id(part(execution_id)), body)
-
-
-@post(f"{BY_KEY}/cancel", status_code=200, opt={"doc": _CANCEL})
-async def cancel_by_id(
-    request: AnyRequest, shards: Shards, actor: Actor, workflow_name: str, workflow_id: str, body: bytes
-) -> Response[bytes]:
-    """The open run of a business key."""
-    found = await run_of_key(request, shards, workflow_name, workflow_id)
-    return await _cancel(request, shards, actor, found, body)
-
-
-@post(f"{ONE}/terminate", status_code=202, opt={"doc": _TERMINATE})
-async def terminate_execution(
-    request: AnyRequest, shards: Shards, actor: Actor, execution_id: str, body: bytes
-) -> Response[bytes]:
-    """Repeating it changes nothing."""
-    return await _terminate(request, shards, actor, parse_execution_id(part(execution_id)), body)
-
-
-@post(f"{BY_KEY}/terminate", status_code=202, opt={"doc": _TERMINATE})
-async def terminate_by_id(
-    request: AnyRequest, shards: Shards, actor: Actor, workflow_name: str, workflow_id: str, body: bytes
-) -> Response[bytes]:
-    """The open run of a business key."""
-    found = await run_of_key(request, shards, workflow_name, workflow_id)
-    return await _terminate(request, shards, actor, found, body)
-
-
-@post(f"{ONE}/pause", status_code=200, opt={"doc": _PAUSE})
-async def pause_execution(
-    request: AnyRequest, shards: Shards, actor: Actor, execution_id: str, body: bytes
-) -> Response[bytes]:
-    """Activities that run now go on, and what comes meanwhile is kept. Repeating it changes nothing."""
-    return await _pause(request, shards, actor, parse_execution_id(part(execution_id)), body)
-
-
-@post(f"{BY_KEY}/pause", status_code=200, opt={"doc": _PAUSE})
-async def pause_by_id(
-    request: AnyRequest, shards: Shards, actor: Actor, workflow_name: str, workflow_id: str, body: bytes
-) -> Response[bytes]:
-    """The open run of a business key."""
-    found = await run_of_key(request, shards, workflow_name, workflow_id)
-    return await _pause(request, shards, actor, found, body)
-
-
-@post(f"{ONE}/resume", status_code=200, opt={"doc": _RESUME})
-async def resume_execution(
-    request: AnyRequest, shards: Shards, actor: Actor, execution_id: str, body: bytes
-) -> Response[bytes]:
-    """A run that is not paused stays as it is."""
-    return await _resume(request, shards, actor, parse_execution_id(part(execution_id)), body)
-
-
-@post(f"{BY_KEY}/resume", status_code=200, opt={"doc": _RESUME})
-async def resume_by_id(
-    request: AnyRequest, shards: Shards, actor: Actor, workflow_name: str, workflow_id: str, body: bytes
-) -> Response[bytes]:
-    """The open run of a business key."""
-    found = await run_of_key(request, shards, workflow_name, workflow_id)
-    return await _resume(request, shards, actor, found, body)
-
-
 handlers = [
     signal_without_a_name,
     signal_execution,
     signal_by_id,
-    cancel_execution,
-    cancel_by_id,
-    terminate_execution,
-    terminate_by_id,
-    pause_execution,
-    pause_by_id,
-    resume_execution,
-    resume_by_id,
+    *change_pair("cancel", 200, _CANCEL, _cancel),
+    *change_pair("terminate", 202, _TERMINATE, _terminate),
+    *change_pair("pause", 200, _PAUSE, _pause),
+    *change_pair("resume", 200, _RESUME, _resume),
 ]

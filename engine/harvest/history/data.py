@@ -279,12 +279,15 @@ class UpdateCompleted(Struct, frozen=True, omit_defaults=True):
     output: Raw = _NULL
 
 
-class UpdateFailed(Struct, frozen=True, omit_defaults=True):
-    """The handler raised; `rejected` when the validator did, or there is no handler, so that nothing was done."""
+class UpdateFailed(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The handler raised; `rejected` when the validator did, or there is no handler, so that nothing was done.
+
+    The short fields come first: a list reads no more than the beginning of an event.
+    """
 
     update_id: str
-    failure: Failure
     rejected: bool = False
+    failure: Failure
 
 
 class Target(Struct, frozen=True, omit_defaults=True):

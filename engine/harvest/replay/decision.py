@@ -101,5 +101,5 @@ def _completed(run: Run) -> Outcome:
         result = run.definition.signature.encode_result(run.main.result())
     except (PayloadError, ResultTypeError) as error:
         return _failed(run, failure_of(error))
-    completed = WorkflowCompleted(output=Raw(result), unhandled_signals=run.messages.unhandled())
+    completed = WorkflowCompleted(output=Raw(result), unhandled_signals=run.unhandled_signals())
     return Outcome(EventKind.WORKFLOW_COMPLETED, encode_data(completed), result=result)

@@ -23,7 +23,6 @@ from harvest.history.data import (
     ExternalAwaitFailed,
     ExternalFailed,
     Failure,
-    LocalActivityFailed,
 )
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
@@ -95,8 +94,8 @@ def _activity_timed_out(run: Run, event: Event) -> None:
         _raise(found[0], error, data.last_failure)
 
 
-def _local_taken(run: Run, event: Event) -> tuple[WorkflowFuture, Any] | None:
-    """Who waits for a local activity's end.
+def _local_taken(run: Run, event: Event) -> tuple[WorkflowFuture, Any, Any] | None:
+    """Who waits for a local activity's end, and the data of that end.
 
     A worker that let go of the run writes what it has by itself. After others wrote first, or with other code, the
     number may be another call's by then: the end of another is nobody's, in this replay and in all that follow.
@@ -109,20 +108,21 @@ def _local_taken(run: Run, event: Event) -> tuple[WorkflowFuture, Any] | None:
         asked = scheduled.data()
     if ended.digest and (ended.name, ended.digest) != (asked.name, asked.digest):
         return None
-    return _taken(run.locals, event)
+    taken = _taken(run.locals, event)
+    return None if taken is None else (*taken, ended)
 
 
 def _local_completed(run: Run, event: Event) -> None:
     if found := _local_taken(run, event):
-        future, command = found
+        future, command, ended = found
         decoder = command.definition.signature.result_decoder
-        _give(run, event, future, bytes(event.data().output), decoder, f"local activity {command.name!r}")
+        _give(run, event, future, bytes(ended.output), decoder, f"local activity {command.name!r}")
 
 
 def _local_failed(run: Run, event: Event) -> None:
     if found := _local_taken(run, event):
-        data: LocalActivityFailed = event.data()
-        _raise(found[0], _activity_error("local activity", found[1].name, data.failure, data.attempt), data.failure)
+        future, command, ended = found
+        _raise(future, _activity_error("local activity", command.name, ended.failure, ended.attempt), ended.failure)
 
 
 def _child_completed(run: Run, event: Event) -> None:

@@ -233,6 +233,10 @@ class RunState:
             return None
         return leaving_with(self.main.exception())
 
+    def unhandled_signals(self) -> int:
+        """How many signals nobody took."""
+        return 0 if self._messages is None else self._messages.unhandled()
+
     def waiting_for(self) -> str | None:
         """What the code waits for beside activities and timers: a signal, a child, a condition (answers 13)."""
         if self._messages is not None and (names := self._messages.waiting_for()):

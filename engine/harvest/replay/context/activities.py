@@ -89,16 +89,15 @@ class ActivityCalls(ContextBase):
 
 def encoded(signature: Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> tuple[bytes, str]:
     """Arguments as history keeps them, and the digest that they are matched by. Without a signature: by place only."""
-    if signature is None:
-        if kwargs:
-            raise TypeError(f"{what} is named by text and takes positional arguments only")
-        data = payload.encode(args[0] if len(args) == 1 else (args or None), what=f"the input of {what}")
-        values = args
-    else:
+    if signature is not None:
         data = signature.encode(args, kwargs)
-        values = () if _is_plain(args, kwargs) else signature.fill(args, kwargs)
+    elif kwargs:
+        raise TypeError(f"{what} is named by text and takes positional arguments only")
+    else:
+        data = payload.encode(args[0] if len(args) == 1 else (args or None), what=f"the input of {what}")
     if _is_plain(args, kwargs):
         return data, payload.digest(data)
+    values = args if signature is None else signature.fill(args, kwargs)
     return data, payload.digest(payload.encode_canonical(values[0] if len(values) == 1 else (values or None)))
 
 
