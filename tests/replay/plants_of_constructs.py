@@ -254,7 +254,11 @@ def a_cancelled_child_is_not_told(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def the_end_of_a_local_activity_goes_by_its_number_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(resolving, "_local_taken", lambda run, event: resolving._taken(run.locals, event))
+    def taken(run: Run, event: Event) -> Any:
+        found = resolving._taken(run.locals, event)
+        return found and (*found, event.data())
+
+    patch.setattr(resolving, "_local_taken", taken)
 
 
 @plant
