@@ -17,7 +17,7 @@ from harvest.history.events import FORMAT
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_LEVEL: Final = 2
+SCHEMA_LEVEL: Final = 3
 LOCK_KEY: Final = 0x4841_5256  # "HARV"
 # Deadlock, lock not available.
 _COME_BACK: Final = ("40P01", "55P03")
