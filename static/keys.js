@@ -2,7 +2,7 @@
 // switched off for good in the menu (WCAG 2.1.4).
 const root = document.documentElement;
 const dialog = document.getElementById("keys");
-const PLACES = {o: "go-overview", w: "go-workflows", a: "go-audit", s: "go-start"};
+const PLACES = {o: "go-overview", w: "go-workflows", a: "go-audit", s: "go-start", f: "go-workers", h: "go-warmth"};
 let prefix = -Infinity;
 
 function follow(id) {

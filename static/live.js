@@ -4,8 +4,10 @@ const live = document.getElementById("live");
 const badge = document.getElementById("badge");
 const pause = document.getElementById("pause");
 const say = document.getElementById("say");
-const HINTS = ["run", "list", "hello", "resync", "poll"];
+// `pulse` is for what changes without a hint: leases that end, figures that workers write.
+const HINTS = ["run", "list", "hello", "resync", "poll", "pulse"];
 const POLL_MS = 10_000;
+const PULSE_MS = 2_000;
 const STALE_MS = 30_000;
 
 if (live && badge && pause) {
@@ -64,6 +66,7 @@ if (live && badge && pause) {
     if ((!streaming || failures) && !paused && !signedOut && !document.hidden) htmx.trigger(live, "poll");
     show();
   }, POLL_MS);
+  setInterval(() => { if (begun && !paused && !signedOut && !document.hidden) htmx.trigger(live, "pulse"); }, PULSE_MS);
   setInterval(() => { if (streaming && !paused && !failures) read = Date.now(); show(); }, 1000);
 
   pause.hidden = false;

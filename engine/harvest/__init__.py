@@ -15,12 +15,13 @@ from harvest.errors import (
     HarvestError,
     QueryFailedError,
     ResultTimeoutError,
+    SessionBrokenError,
     UpdateFailedError,
     UpdateRejectedError,
     UpdateTimeoutError,
     WorkflowFailedError,
 )
-from harvest.replay.context import ChildHandle, TimerHandle, Winner, WorkflowContext
+from harvest.replay.context import ChildHandle, Session, TimerHandle, Winner, WorkflowContext
 from harvest.worker.options import WorkerOptions
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "QueryFailedError",
     "ResultTimeoutError",
     "Retry",
+    "Session",
+    "SessionBrokenError",
     "StartItem",
     "StartedItem",
     "TimerHandle",

@@ -20,7 +20,7 @@ from harvest.app import Harvest
 from harvest.errors import ConfigurationError, ShardUnavailableError
 from harvest.store import migrate as schema
 from harvest.store.pool import LOST
-from harvest.worker.main import keep_working
+from harvest.worker.main import keep_working, named_build
 from harvest.worker.options import WorkerOptions
 
 _log = logging.getLogger("harvest.embedding")
@@ -104,11 +104,15 @@ class _Crew:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _work(self, options: WorkerOptions, begun: asyncio.Event) -> None:
-        """Once the block is entered nothing ends it but the stop: the program around it lives on."""
+        """Once the block is entered nothing ends it but the stop, or people who drain it: the program lives on."""
         pause = 1.0
         while not self._stop.is_set():
             try:
-                await keep_working(self._app.registry, self._urls, options=options, stop=self._stop, on_start=begun.set)
+                ended = await keep_working(
+                    self._app.registry, self._urls, options=options, stop=self._stop, on_start=begun.set
+                )
+                if ended == "drained":
+                    return
             except Exception:
                 if not self._entered:
                     raise
@@ -119,7 +123,8 @@ class _Crew:
 
 def _numbered(options: WorkerOptions, app: Harvest, workers: int) -> list[WorkerOptions]:
     """Each worker's options: the build that the deployment or the code names, and a name of its own."""
-    options = msgspec.structs.replace(options, build=options.build or _build_of(app))
+    if not options.build:
+        options = named_build(options, _build_of(app))
     if workers < 2:
         return [options] * workers
     return [

@@ -135,6 +135,12 @@ class UpdateNotFoundError(HarvestError):
     code, slug, status = "HVT-302", "update_not_found", 404
 
 
+class WorkerNotFoundError(HarvestError):
+    """No shard that answers knows a worker of that id; those that ended long ago are forgotten."""
+
+    code, slug, status = "HVT-303", "worker_not_found", 404
+
+
 class ExecutionExistsError(HarvestError):
     """The business key is taken, and the policies of the start forbid what would follow."""
 
@@ -163,6 +169,30 @@ class BatchRefusedError(HarvestError):
     """An atomic batch start was refused as a whole, and nothing was started; the items at fault are in the fields."""
 
     code, slug, status = "HVT-314", "batch_refused", 409
+
+
+class WorkerStoppedError(HarvestError):
+    """The worker has ended, and can be told nothing any more."""
+
+    code, slug, status = "HVT-315", "worker_stopped", 409
+
+
+class OwnerModeRefusedError(HarvestError):
+    """Owner mode cannot be turned on with the workers that live now; each reason is in `fields['blockers']`."""
+
+    code, slug, status = "HVT-320", "owner_mode_refused", 409
+
+
+class OwnerModeBusyError(HarvestError):
+    """The tasks of a shard were too busy to turn owner mode on or off in its time; nothing was changed."""
+
+    code, slug, status, retryable = "HVT-321", "owner_mode_busy", 503, True
+
+
+class NotTableOwnerError(HarvestError):
+    """Owner mode is turned on and off by the database user that owns the tables, and this one does not."""
+
+    code, slug, status = "HVT-322", "not_table_owner", 409
 
 
 class ShardUnavailableError(HarvestError):
@@ -283,6 +313,18 @@ class ExternalWorkflowError(HarvestError):
     """Another run could not be signalled, cancelled or awaited: target_unknown, target_terminal or not_running."""
 
     code, slug = "HVT-604", "external_workflow_failed"
+
+
+class SessionBrokenError(HarvestError):
+    """A worker session ended before its workflow was done with it; another one can be made. `reason` says why."""
+
+    code, slug = "HVT-605", "session_broken"
+
+
+class SessionTimeoutError(SessionBrokenError, TimeoutError):
+    """No worker had room for a session in the time that it was given to open."""
+
+    code, slug = "HVT-606", "session_timed_out"
 
 
 class ApplicationError(HarvestError):

@@ -48,6 +48,7 @@ WORKERS = (
        add column workflow_slots integer,
        add column workflow_types text[] not null default '{}',
        add column activity_types text[] not null default '{}',
+       add column sticky_ttl double precision not null default 5,
        add column scanned_at timestamptz,
        add column config bytea,
        add column report bytea,
@@ -105,6 +106,7 @@ SESSIONS = (
         created_at timestamptz not null default clock_timestamp(),
         opened_at timestamptz,
         expires_at timestamptz not null,
+        execution_timeout double precision,
         ended_at timestamptz
     )
     """,
@@ -112,6 +114,8 @@ SESSIONS = (
     """create index harvest_worker_sessions_worker on harvest_worker_sessions (worker)
        where status in ('pending', 'open')""",
     "alter table harvest_activity_tasks add column session_id uuid, add column session_worker uuid",
+    """create index harvest_activity_tasks_session on harvest_activity_tasks (session_worker)
+       where state = 0 and session_worker is not null""",
 )
 
 

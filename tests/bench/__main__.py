@@ -1,4 +1,4 @@
-"""`python -m tests.bench [a|b|c|d|e|f|g|h|all] [--quick]`: run, print, keep, and exit 1 when a bound fails."""
+"""`python -m tests.bench [a … k|all] [--quick]`: run, print, keep, and exit 1 when a bound fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import part_a, part_b, part_c, part_d, part_e, part_f, part_g, part_h
+from tests.bench import part_a, part_b, part_c, part_d, part_e, part_f, part_g, part_h, part_i, part_j, part_k
 from tests.bench.figures import Part, Report, render
 from tests.bench.plan import FULL, QUICK, Plan
 from tests.bench.server import BenchServer
@@ -27,6 +27,9 @@ PARTS: Final = {
     "f": part_f.run,
     "g": part_g.run,
     "h": part_h.run,
+    "i": part_i.run,
+    "j": part_j.run,
+    "k": part_k.run,
 }
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 PROOF: Final = Path(__file__).parents[2] / "docs" / "proof"
@@ -35,11 +38,11 @@ PROOF: Final = Path(__file__).parents[2] / "docs" / "proof"
 def main() -> int:
     """Run the benches that the command line names; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="How fast, beside what, on one server.")
-    parser.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all"])
+    parser.add_argument("parts", nargs="*", default="all", choices=[*PARTS, "all"])
     parser.add_argument("--quick", action="store_true", help="small sizes, one round: that it runs, not how fast it is")
     parser.add_argument("--proof", action="store_true", help="write the figures to docs/proof too")
     chosen = parser.parse_args()
-    letters = [*PARTS] if chosen.part == "all" else [chosen.part]
+    letters = [*PARTS] if "all" in chosen.parts else list(chosen.parts)
     try:
         report = measure(letters, QUICK if chosen.quick else FULL, quick=chosen.quick)
     except SideFailed as error:
@@ -48,7 +51,8 @@ def main() -> int:
     keep(report)
     if chosen.proof:
         PROOF.mkdir(exist_ok=True)
-        (PROOF / ("bench.md" if chosen.part == "all" else f"bench-{chosen.part}.md")).write_text(page_of(report))
+        name = "bench" if "all" in chosen.parts else "bench-" + "-".join(letters)
+        (PROOF / f"{name}.md").write_text(page_of(report))
     failed = [f"({part.letter}) {bound.name}" for part in report.parts for bound in part.bounds if not bound.holds]
     print(f"kept in {LATEST}")
     if failed:

@@ -28,6 +28,8 @@ class Plan(msgspec.Struct, frozen=True):
     soak_slices: int = 10
     claim_samples: int = 40
     pending: tuple[int, ...] = (1_000, 10_000, 100_000)
+    fleet_runs: int = 200
+    timer_seconds: float = 1.0
 
 
 FULL = Plan()
@@ -48,4 +50,6 @@ QUICK = Plan(
     soak_slices=4,
     claim_samples=10,
     pending=(1_000, 5_000),
+    fleet_runs=30,
+    timer_seconds=0.1,
 )

@@ -9,6 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 from tests.browser.rows import Family
+from tests.browser.server import DevServer
 
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]}
 MOST_BYTES = 150_000
@@ -40,6 +41,10 @@ PAGES = {
     "children without a match": ("/w/{parent}/children?type=nothing", 200),
     "runs": ("/w/{child}/runs", 200),
     "runs of a run alone": ("/w/{completed}/runs", 200),
+    "decisions": ("/w/{completed}/decisions", 200),
+    "decisions as a drawing": ("/w/{waiting}/decisions?view=drawing&scale=each", 200),
+    "decisions as a table": ("/w/{completed}/decisions?view=table", 200),
+    "decisions that are not kept": ("/w/{large}/decisions", 200),
     "event": ("/w/{completed}/events/1", 200),
     "input": ("/w/{completed}/payload/input", 200),
     "types": ("/workflows/start", 200),
@@ -49,6 +54,20 @@ PAGES = {
     "another signal": ("/w/{waiting}/signal?other=true", 200),
     "cancel": ("/w/{waiting}/cancel", 200),
     "terminate": ("/w/{waiting}/terminate", 200),
+    "workers": ("/workers", 200),
+    "workers without a match": ("/workers?queue=nothing&status=draining", 200),
+    "workers with a wrong filter": ("/workers?status=asleep&shard=x", 200),
+    "worker": ("/workers/{worker}", 200),
+    "drain": ("/workers/{worker}/drain", 200),
+    "evict": ("/workers/{worker}/evict", 200),
+    "warmth": ("/warmth", 200),
+    "warmth of a day by worker": ("/warmth?window=24h&by=worker", 200),
+    "no such worker": ("/workers/00000000-0000-8000-8000-000000000000", 404),
+    "partitions": ("/shards/0/partitions", 200),
+    "journal of a partition": ("/shards/0/partitions?p=37", 200),
+    "partitions of no shard": ("/shards/7/partitions", 503),
+    "owner mode": ("/owner-mode", 200),
+    "turn owner mode on": ("/shards/0/owner-mode", 200),
     "audit": ("/audit", 200),
     "audit without a match": ("/audit?who=nobody", 200),
     "keys": ("/help/keys", 200),
@@ -61,10 +80,11 @@ PAGES = {
 
 
 @pytest.fixture(scope="session")
-def runs(waiting_run: str, completed_run: str, failed_run: str, family: Family) -> dict[str, str]:
-    """Runs by what they do."""
+def runs(server: DevServer, waiting_run: str, completed_run: str, failed_run: str, family: Family) -> dict[str, str]:
+    """Runs by what they do, and a worker."""
     kin = {"parent": family.parent, "child": family.child, "large": family.large}
-    return {"waiting": waiting_run, "completed": completed_run, "failed": failed_run, **kin}
+    worker = server.call("GET", "/workers?health=healthy")["workers"][0]["worker_id"]
+    return {"waiting": waiting_run, "completed": completed_run, "failed": failed_run, "worker": worker, **kin}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

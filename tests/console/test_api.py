@@ -194,7 +194,7 @@ async def test_get_has_the_fields_of_an_execution(console: Client, shards: Shard
         *("execution_id", "workflow_name", "workflow_id", "version", "state", "shard_id", "partition", "queue"),
         *("build", "parent_id", "root_id", "first_execution_id", "previous_execution_id", "started_at", "closed_at"),
         *("deadline_at", "history_events", "waiting", "blocked", "input", "result", "failure", "memo", "pending"),
-        *("queue_served", "cancel_requested_at", "next_execution_id", "paused", "current_details"),
+        *("queue_served", "definition_served", "cancel_requested_at", "next_execution_id", "paused", "current_details"),
         *("search_attributes", "await_mode", "parent_close_policy"),
     }
     assert (answer["state"], answer["shard_id"], answer["waiting"], answer["input"]) == (

@@ -16,6 +16,7 @@ from harvest.operations import reading
 from harvest.shards import Shards
 from harvest.store.store import Store
 from harvest.worker.deciding import blocked_delay
+from harvest.worker.worker import Worker
 from tests.support import FAST, at_work, check_invariants, eventually, history_of
 
 SOON = timedelta(seconds=60)
@@ -72,6 +73,20 @@ def _store(shards: Shards) -> Store:
     return shards.stores[0]
 
 
+async def deferred(shards: Shards, worker: Worker, execution_id: UUID) -> None:
+    """The worker was given a task that it has no code for, and nobody holds it any more."""
+
+    async def is_free() -> bool:
+        rows = await _store(shards).read.fetch(
+            "select state, worker from harvest_workflow_tasks where execution_id = $1", execution_id
+        )
+        return bool(worker.counters.definitions_unavailable) and [(r["state"], r["worker"]) for r in rows] == [
+            (0, None)
+        ]
+
+    await eventually(is_free)
+
+
 async def blocked(shards: Shards, execution_id: UUID, *, at_least: int = 1) -> Any:
     """What blocks the run, once it has been tried so many times."""
 
@@ -123,19 +138,24 @@ async def test_changed_code_blocks_the_run_until_fixed_code_comes(new_database: 
         await check_invariants(shards)
 
 
-async def test_a_missing_definition_or_version_blocks_until_a_worker_has_it(new_database: Database) -> None:
+async def test_a_definition_or_version_that_a_worker_lacks_is_left_to_one_that_has_it(new_database: Database) -> None:
     url = new_database("missing")
     app = application(started_with_a, version=2)
     async with at_work(app, url) as (_, shards):
         run = (await app.start(app.registry.workflows["flow", 2], 1)).execution_id
         await at_rest(shards, run)
     for lacking in (application(None), application(started_with_a, version=1)):
-        async with at_work(lacking, url) as (_, shards):
+        async with at_work(lacking, url) as (worker, shards):
             handle = await lacking.handle(run)
             await handle.signal("go")
-            why = await blocked(shards, run)
-            assert why.code == "definition_missing"
-            assert "'flow' version 2" in why.message
+            await deferred(shards, worker, run)
+            view = await reading.get(shards, run)
+            assert (view.state, view.blocked, view.definition_served) == ("RUNNING", None, False)
+            assert view.waiting == "a worker: no worker has workflow 'flow' version 2 now"
+            other = await lacking.start(lacking.registry.workflows["steady", 1], 7)
+            await other.signal("go")
+            assert await other.result(SOON) == "a7", "its neighbours are not held up"
+            assert worker.counters.definitions_unavailable == 1, "it is asked for once, not again and again"
     found = application(started_with_a, version=2)
     async with at_work(found, url):
         assert await (await found.handle(run)).result(SOON) == "a1, a2"

@@ -55,7 +55,7 @@ OPTIONS = WorkerOptions(poll_interval=0.2, scan_interval=0.1, drain_timeout=1.0)
 @asynccontextmanager
 async def _workers(url: str) -> AsyncIterator[tuple[list[Worker], Shards]]:
     """Two workers of the programs' application, on one shard."""
-    options = [msgspec.structs.replace(OPTIONS, resident_entries=entries) for entries in RESIDENT]
+    options = [msgspec.structs.replace(OPTIONS, workflow_cache_size=entries) for entries in RESIDENT]
     own = [Shards({0: url}) for _ in options]
     workers = [Worker(performing.app.registry, *each) for each in zip(own, options, strict=True)]
     client = Shards({0: url})

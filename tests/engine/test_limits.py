@@ -52,7 +52,7 @@ async def sums(ctx: WorkflowContext, signals: int) -> int:
     return total
 
 
-@pytest.mark.parametrize("bound", [{"resident_entries": 3}, {"resident_bytes": 20_000}])
+@pytest.mark.parametrize("bound", [{"workflow_cache_size": 3}, {"workflow_cache_bytes": 20_000}])
 async def test_residents_are_evicted_and_come_back_right(
     new_database: Callable[[str], str], bound: dict[str, int]
 ) -> None:
@@ -62,8 +62,8 @@ async def test_residents_are_evicted_and_come_back_right(
             for handle in handles:
                 await handle.signal("n", n + 1)
             await all_parked(shards, "signal n" if n < 2 else None)
-            assert len(worker.residents) <= bound.get("resident_entries", 20)
-            assert worker.residents.bytes <= bound.get("resident_bytes", MB)
+            assert len(worker.residents) <= bound.get("workflow_cache_size", 20)
+            assert worker.residents.bytes <= bound.get("workflow_cache_bytes", MB)
         assert [await handle.result(SOON) for handle in handles] == [6] * 20
         assert worker.counters.evicted >= 20
         assert worker.counters.decisions_cold > 30

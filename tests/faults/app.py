@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -87,6 +89,21 @@ async def takes_long(ctx: WorkflowContext, path: str, seconds: float, heartbeat:
 @app.workflow
 async def keeps_busy(ctx: WorkflowContext, seconds: float) -> None:
     await ctx.execute_activity(spins_in_a_thread, seconds)
+
+
+@app.activity(retry=Retry(max_attempts=1))
+async def keeps_the_loop(path: str, seconds: float, computing: bool) -> None:
+    """Lets nothing else of this process's main thread run for so long, as an activity must not."""
+    await note_in(path, str(os.getpid()))
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not computing:
+            time.sleep(0.05)
+
+
+@app.workflow
+async def stops_the_loop(ctx: WorkflowContext, path: str, seconds: float, computing: bool) -> None:
+    await ctx.execute_activity(keeps_the_loop, path, seconds, computing)
 
 
 @app.workflow
@@ -174,6 +191,16 @@ async def long_and_signals(ctx: WorkflowContext, path: str) -> list[int]:
 
 
 @app.workflow
+async def counts(ctx: WorkflowContext, times: int) -> list[int]:
+    """Hears so many numbers, and takes a step after each."""
+    heard: list[int] = []
+    for _ in range(times):
+        heard.append(await ctx.wait_for_signal("count", int))
+        await ctx.execute_activity(add_one, 0)
+    return heard
+
+
+@app.workflow
 async def killer_activity(ctx: WorkflowContext, path: str) -> str:
     try:
         await ctx.execute_activity(kill_worker, path)
@@ -200,17 +227,16 @@ async def spins(ctx: WorkflowContext) -> None:
 
 @app.workflow
 async def spins_when_let_go(ctx: WorkflowContext, for_good: bool) -> int:
-    """Parked code whose cleanup holds the loop once it is let go."""
+    """Parked code whose cleanup holds the loop once it is let go; for good, where nothing can break in."""
     try:
         return await ctx.wait_for_signal("go", int)
     except BaseException:
+        lock = threading.Lock()
+        lock.acquire(blocking=for_good)
         while True:
-            try:
+            with contextlib.suppress(BaseException):
                 while True:
-                    pass
-            except BaseException:
-                if not for_good:
-                    raise
+                    lock.acquire(blocking=for_good)
 
 
 @app.workflow

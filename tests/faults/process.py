@@ -104,20 +104,18 @@ class _Given(msgspec.Struct):
     build: str
 
 
-def _shorten_leases(seconds: float) -> None:
-    """Let lost workers be found sooner than after ten seconds."""
-    for name in ("_REGISTER", "_RENEW"):
-        text: str = getattr(fleet, name)
-        assert f"{fleet.LEASE_SECONDS} seconds" in text
-        setattr(fleet, name, text.replace(f"{fleet.LEASE_SECONDS} seconds", f"{seconds} seconds"))
-    setattr(watch, "LEASE_SECONDS", seconds)  # noqa: B010
-    setattr(watch, "RENEW_SECONDS", seconds / 4)  # noqa: B010
-
-
 async def _main(given: _Given) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    options = WorkerOptions(name=given.name, build=given.build, poll_interval=0.2, scan_interval=0.2, drain_timeout=1.0)
+    options = WorkerOptions(
+        name=given.name,
+        build=given.build,
+        poll_interval=0.2,
+        scan_interval=0.2,
+        drain_timeout=float(os.environ.get("HARVEST_TEST_DRAIN", "1")),
+        # Short, so that lost workers are found sooner than after ten seconds.
+        owner_lease_ttl=float(os.environ.get("HARVEST_TEST_LEASE", fleet.LEASE_SECONDS)),
+    )
     await run_worker("tests.faults.app:app", given.urls, name=given.name, stop=stop, options=options)
 
 
@@ -132,7 +130,5 @@ if __name__ == "__main__":
         _shift_clock(float(os.environ["HARVEST_TEST_CLOCK"]))
     if "HARVEST_TEST_HURRY" in os.environ:
         watch.LONG_STEP, watch.LAST_WORD = 0.5, 1.0
-    if "HARVEST_TEST_LEASE" in os.environ:
-        _shorten_leases(float(os.environ["HARVEST_TEST_LEASE"]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     asyncio.run(_main(msgspec.json.decode(sys.argv[1], type=_Given)))

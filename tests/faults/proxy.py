@@ -21,6 +21,7 @@ class Link:
         self.server = server
         self.role = role
         self.losing = False
+        self.mute = False
 
     def cut(self) -> None:
         for writer in (self.client, self.server):
@@ -52,6 +53,13 @@ class Proxy:
         """Packets of connections whose role begins so go nowhere, and none of them is closed."""
         self._stalled = role
         self._flows.clear()
+
+    def mute(self, role: str) -> int:
+        """Links of this role that are open now stay open, and nothing ever comes through them again."""
+        links = [link for link in self.links if link.role == role]
+        for link in links:
+            link.mute = True
+        return len(links)
 
     def flow(self) -> None:
         """Forward again."""
@@ -105,6 +113,8 @@ class Proxy:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
                 await self._open(link)
+                if link.mute:
+                    continue
                 if self._to_lose is not None and self._to_lose[0] == link.role and data[:1] == BIND:
                     _, request = self._to_lose
                     self._to_lose = None
@@ -122,6 +132,8 @@ class Proxy:
                 if link.losing:
                     break
                 await self._open(link)
+                if link.mute:
+                    continue
                 link.client.write(data)
                 await link.client.drain()
         link.cut()

@@ -19,6 +19,7 @@ from harvest.store.wakes import CHANNEL
 from harvest.worker.main import run_worker
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.scanner import Scanner, TimerLoop
+from harvest.worker.sessions import Places
 from harvest.worker.shard import ShardWorker
 from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents
@@ -56,6 +57,7 @@ async def parts(store: Store) -> ShardWorker:
     return ShardWorker(
         shards, store, await a_worker(store), app.registry, worker._runner, StepWatch(counters),
         Residents(10, 10**6, counters, StepWatch(counters)), options, counters, lambda: None,
+        Places(1),
     )  # fmt: skip
 
 
@@ -66,7 +68,7 @@ LOOPS: dict[str, Loop] = {
     "activity claimer": lambda store, part: part._claim_activities(),
     "timers": lambda store, part: TimerLoop(store).run(),
     "deliverer": lambda store, part: part.deliverer.run(),
-    "scanner": lambda store, part: Scanner(store, part._worker, Lease(store), part._runner, FAST, Counters()).run(),
+    "scanner": lambda store, part: Scanner(store, part._worker, part.lease, part._runner, FAST, Counters()).run(),
     "listener": lambda store, part: listen(store, CHANNEL, lambda _: None, lambda: None),
     "doubts": lambda store, part: part._doubts.run(),
 }
@@ -119,7 +121,8 @@ async def test_23_a_loop_that_dies_takes_its_worker_along(
 
 
 LOOP_NAMES = (
-    "claimer", "committer", "activity claimer", "timers", "deliverer", "scanner", "listener", "doubts", "requests",
+    "owner loop", "claimer", "committer", "activity claimer", "timers", "deliverer", "scanner", "listener", "doubts",
+    "requests", "rollups", "sessions",
 )  # fmt: skip
 
 
@@ -175,7 +178,7 @@ async def test_an_activity_that_was_freed_at_its_third_strike_and_not_ended_ends
     run = await a_run(store, lost, activities={1: 3})
     await store.scan.write("update harvest_activity_tasks set strikes = 2 where execution_id = $1", run)
     assert (await fleet.free_lost(store)).struck_out == [(run, 1, 3)]
-    await Scanner(store, part._worker, Lease(store), part._runner, FAST, Counters()).overdue_activities()
+    await Scanner(store, part._worker, Lease(store, 10.0, 3.0), part._runner, FAST, Counters()).overdue_activities()
     (end,) = (await claims.load_events(store, {run: 2}))[run]
     assert end.kind == EventKind.ACTIVITY_FAILED
     assert end.data().failure.type == "WorkerKilled"

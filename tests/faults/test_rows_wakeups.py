@@ -28,6 +28,7 @@ from harvest.store.store import Store
 from harvest.store.wakes import CHANNEL, LIVE_CHANNEL
 from harvest.worker import committer
 from harvest.worker.main import keep_working
+from harvest.worker.supervisor import Backoff
 from harvest_console.embedded import EmbeddedPostgres
 from tests.faults.test_lost_answers import parked
 from tests.scale import scale
@@ -53,7 +54,17 @@ async def answers(ctx: WorkflowContext) -> str:
 @pytest.fixture(autouse=True)
 def _no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a wake, or the look that follows a new LISTEN, finds work."""
+    poll_never(monkeypatch)
+
+
+def poll_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim loop that has found nothing waits for a wake."""
+
+    async def idle(_: Backoff, wake: asyncio.Event, at_most: float | None = None) -> None:
+        await clock.wait_event(wake, NEVER)
+
     monkeypatch.setattr(marks, "FULL_LOOK_SECONDS", NEVER)
+    monkeypatch.setattr(Backoff, "idle", idle)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from harvest import ActivityContext, ActivityError, ApplicationError, Harvest, Retry, WorkflowContext
-from harvest.errors import ChildWorkflowError, ExternalWorkflowError, HarvestError
+from harvest.errors import ChildWorkflowError, ExternalWorkflowError, HarvestError, SessionBrokenError
 
 app = Harvest()
 QUICK: Final = Retry(max_attempts=3, initial_interval=timedelta(seconds=0.05))
@@ -81,6 +81,31 @@ async def golden_order(ctx: WorkflowContext, order: Order) -> Receipt:
         charged += f" {error.fields['type']} {type(error.__cause__).__name__}"
     by = await ctx.wait_for_signal("approved", str, timeout=timedelta(days=2))
     return Receipt(charged, await ctx.execute_activity(shout, by))
+
+
+@app.activity
+async def patient(seconds: float) -> None:
+    """One that outlives its session."""
+    await asyncio.sleep(seconds)
+
+
+@app.workflow
+async def golden_sessions(ctx: WorkflowContext) -> list[Any]:
+    """Activities on one worker; a session that breaks under one, and a session after it."""
+    told: list[Any] = []
+    async with ctx.create_session() as session:
+        told += [await session.execute_activity(double, number) for number in (1, 2)]
+        left = asyncio.ensure_future(session.execute_activity(patient, 60.0))
+        await ctx.sleep(0.05)
+    told.append(left.cancelled() or isinstance((await asyncio.gather(left, return_exceptions=True))[0], BaseException))
+    try:
+        async with ctx.create_session(execution_timeout=0.3) as session:
+            await session.execute_activity(patient, 60.0)
+    except SessionBrokenError as error:
+        told += [error.fields["reason"], session.is_broken]
+    async with ctx.create_session() as session:
+        told.append(await session.execute_activity(double, 3))
+    return told
 
 
 @app.workflow
@@ -362,6 +387,7 @@ SCENARIOS: Final = (
     Scenario("rotation", golden_rotation, (2, []), _feed),
     Scenario("versions", golden_versions, (), _only_wait),
     Scenario("strangers", golden_strangers, ("one", "other"), _only_wait, beside=("one", "other")),
+    Scenario("sessions", golden_sessions, (), _only_wait),
     Scenario("chance", golden_chance, (), _only_wait),
     Scenario("attempts", golden_attempts, (), _only_wait),
     Scenario("cancelled", golden_patient, (), _cancel),

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import ApplicationError
-from harvest.replay.context import ChildHandle, TimerHandle
+from harvest.errors import ApplicationError, SessionBrokenError
+from harvest.replay.context import ChildHandle, Session, TimerHandle
 from tests.replay import program as p
 from tests.replay.noting import (
     OLD_BUILD,
@@ -170,6 +170,25 @@ class Acting(Noting):
 
     # Others
 
+    async def hosted(self, s: p.Hosted) -> None:
+        lasts = None if s.lasts is None else self.seconds(s.lasts)
+        try:
+            async with self.ctx.create_session(execution_timeout=lasts) as session:
+                self.note("session", session.is_broken)
+                if s.leaves:
+                    self.spawned.append(asyncio.ensure_future(self._in_session(session, s)))
+                for _ in range(s.calls):
+                    await self._in_session(session, s)
+            self.note("session left", session.is_broken)
+        except SessionBrokenError as error:
+            self.note("session broken", (error.fields["reason"], isinstance(error, TimeoutError)))
+            if not s.forgives:
+                raise
+
+    async def _in_session(self, session: Session, s: p.Hosted) -> None:
+        seen = self.seen
+        self.answered("hosted", await session.execute_activity(activities[s.name], s.salt, seen), s.salt, seen)
+
     async def reach_out(self, s: p.Reachable) -> None:
         ctx, key = self.ctx, ("other", "w-9")
         if s.what == "signal":
@@ -314,6 +333,7 @@ PLAYERS: dict[type, Callable[[Any, Any], Awaitable[None]]] = {
     p.Effect: Acting.effect,
     p.Patched: Acting.patched,
     p.Reachable: Acting.reach_out,
+    p.Hosted: Acting.hosted,
     p.Show: Acting.show,
     p.Listen: Acting.listen,
     p.Finish: Acting.finish,

@@ -24,6 +24,7 @@ from harvest.replay.decision import Outcome, outcome_of
 from harvest.replay.records import AnswerUpdate, RunLocal
 from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
 from harvest.replay.run import Run
+from harvest.replay.sessions import CloseSession, OpenSession
 from harvest.replay.state import Identity
 from tests.replay.acting import ACTS
 from tests.replay.noting import NEW_BUILD, OLD_BUILD
@@ -265,6 +266,8 @@ class Oracle(World):
         if isinstance(command, ScheduleActivity):
             self.inputs[command.seq] = command.input
             self.activities[command.seq] = eager = self.chance.random() < 0.6
+            if command.session is not None:
+                self.hosted[command.seq] = command.session.seq
             if eager:
                 self.append(EventKind.ACTIVITY_STARTED, command.seq, ActivityStarted(attempt=1))
         elif isinstance(command, StartChild) and not command.options.detached:
@@ -272,6 +275,11 @@ class Oracle(World):
             self.children[command.seq] = command.input
         elif isinstance(command, SignalExternal | CancelExternal | AwaitExternal):
             self.externals[command.seq] = command.kind
+        elif isinstance(command, OpenSession):
+            self.sessions[command.seq] = False
+        elif isinstance(command, CloseSession):
+            # It may have broken after the code had done with it.
+            self.sessions.pop(command.seq, None)
         elif isinstance(command, AnswerUpdate):
             assert command.seq in self.updates, f"update {command.update_id} is answered once more"
             assert self.updates.pop(command.seq).update_id == command.update_id
@@ -294,6 +302,7 @@ class Oracle(World):
         assert in_code == in_store, f"activities {in_code} in code, {in_store} in store"
         assert set(run.children) == set(self.children), f"children {set(run.children)}, {set(self.children)} in store"
         assert set(run.externals) <= set(self.externals), f"others {set(run.externals)}, {set(self.externals)} in store"
+        assert set(run.sessions) == set(self.sessions), f"sessions {set(run.sessions)}, {set(self.sessions)} in store"
         under_way = set(run.messages.admitted)
         assert under_way == set(self.updates), f"updates {under_way} in code, {set(self.updates)} in store"
         lost = [each.update_id for each in self.updates.values() if each.name not in run.messages.updates]

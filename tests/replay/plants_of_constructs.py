@@ -175,6 +175,11 @@ def runs_share_what_their_handlers_have_bound(patch: pytest.MonkeyPatch) -> None
 
 
 @plant
+def a_broken_session_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(resolving.HANDLERS, EventKind.SESSION_BROKEN, lambda run, event: None)
+
+
+@plant
 def unread_signals_are_not_carried(patch: pytest.MonkeyPatch) -> None:
     _carry_only(patch, lambda kind: kind != EventKind.SIGNAL_RECEIVED)
 

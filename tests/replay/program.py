@@ -172,6 +172,17 @@ class Reachable(Struct, frozen=True, tag=True):
     by_id: bool
 
 
+class Hosted(Struct, frozen=True, tag=True):
+    """Activities in a session, of which one may be left under way; `lasts` is the session's own limit."""
+
+    name: str
+    salt: int
+    calls: int
+    leaves: bool
+    forgives: bool
+    lasts: float | None = None
+
+
 class Show(Struct, frozen=True, tag=True):
     what: str
 
@@ -227,6 +238,7 @@ Statement = (
     | Effect
     | Patched
     | Reachable
+    | Hosted
     | Show
     | Listen
     | Finish
@@ -320,6 +332,17 @@ _LEAVES: tuple[tuple[Maker, int], ...] = (
     (lambda d, _: Ring(d.pick("await", "race", "cancel")), 2),
     (lambda d, _: Effect(d.pick("", "dice"), d.pick(True, *[False] * 9)), 3),
     (lambda d, _: Reachable(d.pick("signal", "cancel", "await"), d.pick(True, False)), 2),
+    (
+        lambda d, _: Hosted(
+            d.pick(*ACTIVITIES),
+            d.number(0, 99),
+            d.number(0, 3),
+            d.pick(True, False),
+            d.pick(True, False),
+            d.pick(None, d.seconds()),
+        ),
+        3,
+    ),
     (lambda d, _: Show(d.pick("details", "attributes", "progress", "metrics")), 2),
     (lambda d, _: Finish(d.seconds()), 1),
 )

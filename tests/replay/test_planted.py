@@ -35,6 +35,7 @@ QUICK: tuple[Callable[[], None], ...] = (
     test_versions.test_what_a_side_effect_raises_is_recorded_too,
     test_updates.test_a_validator_may_change_from_build_to_build,
     test_messages.test_what_a_signal_handler_raises_fails_the_run,
+    test_messages.test_a_handler_takes_what_has_come_first_and_then_all_that_comes,
     test_messages.test_a_handlers_defaults_are_its_own_runs,
     test_continuing.test_a_cancel_request_that_came_after_the_code_had_left_goes_along,
     test_continuing.test_an_update_under_way_is_answered_and_does_not_go_along,

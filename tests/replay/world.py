@@ -24,6 +24,8 @@ from harvest.history.data import (
     Failure,
     LocalActivityCompleted,
     LocalActivityFailed,
+    SessionBroken,
+    SessionOpened,
     SignalReceived,
     TimerFired,
     UpdateAdmitted,
@@ -51,9 +53,10 @@ _EXTERNALS: dict[int, tuple[EventKind, EventKind]] = {
 class World:
     """What a database would hold of one run, and what others do to it.
 
-    `activities` says of each open one whether it is eager, `timers` when each fires; `updates` are those without an
-    answer, by the event that admitted them. The `inbox` holds results that a worker would bet on. Who answers is told
-    the input, so that its answer shows whom it is for.
+    `activities` says of each open one whether it is eager, `timers` when each fires, `sessions` whether each is open,
+    and `hosted` to which an activity belongs; `updates` are those without an answer, by the event that admitted them.
+    The `inbox` holds results that a worker would bet on. Who answers is told the input, so that its answer shows whom
+    it is for.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -65,6 +68,8 @@ class World:
         self.inputs: dict[int, bytes] = {}
         self.children: dict[int, bytes] = {}
         self.externals: dict[int, EventKind] = {}
+        self.sessions: dict[int, bool] = {}
+        self.hosted: dict[int, int] = {}
         self.timers: dict[int, datetime] = {}
         self.late: list[tuple[int, Callable[[int], tuple[EventKind, Struct]]]] = []
         self.inbox: list[tuple[int, int, bytes]] = []
@@ -186,6 +191,26 @@ class World:
         else:
             self.append(bad, seq, ExternalFailed(self.chance.choice(("target_unknown", "target_terminal"))))
 
+    def open_session(self, seq: int) -> None:
+        self.sessions[seq] = True
+        self.append(EventKind.SESSION_OPENED, seq, SessionOpened(worker=f"{7:032x}", worker_name="ann"))
+
+    def break_session(self, seq: int) -> None:
+        """With it end its activities; one whose result is on its way has come before."""
+        reason = self.chance.choice(("worker_lost", "execution_timeout")) if self.sessions[seq] else "creation_timeout"
+        inside = [activity for activity in self.activities if self.hosted.get(activity) == seq]
+        del self.sessions[seq]
+        self.append(EventKind.SESSION_BROKEN, seq, SessionBroken(reason, "ann"))
+        for activity in inside:
+            del self.activities[activity]
+            failure = Failure("SessionBroken", "its session is broken", non_retryable=True)
+            self.append(EventKind.ACTIVITY_FAILED, activity, ActivityFailed(failure))
+
+    def breakable(self) -> list[int]:
+        """Sessions of whose activities none has a result that is on its way."""
+        coming = {self.hosted.get(seq) for _, seq, _ in self.inbox}
+        return [seq for seq in self.sessions if seq not in coming]
+
     def fire(self, seq: int) -> None:
         self.now = max(self.now, self.timers.pop(seq))
         self.append(EventKind.TIMER_FIRED, seq, TimerFired())
@@ -233,6 +258,12 @@ class World:
         if self.externals:
             external = chance.choice(list(self.externals))
             moves.append((2.0, lambda: self.answer_external(external)))
+        if waiting := [seq for seq, is_open in self.sessions.items() if not is_open]:
+            asked = chance.choice(waiting)
+            moves.append((3.0, lambda: self.open_session(asked)))
+        if breakable := self.breakable():
+            lost = chance.choice(breakable)
+            moves.append((0.4, lambda: self.break_session(lost)))
         if self.timers:
             soonest = min(self.timers, key=self.timers.__getitem__)
             timer = soonest if chance.random() < 0.7 else chance.choice(list(self.timers))
@@ -254,6 +285,8 @@ class World:
         if self.activities and luck < 0.15:
             seq = self.chance.choice(list(self.activities))
             self.append(EventKind.ACTIVITY_STARTED, seq, ActivityStarted(attempt=2))
+        elif luck < 0.2 and (breakable := self.breakable()):
+            self.break_session(self.chance.choice(breakable))
         elif self.children and luck < 0.3:
             self.end_child(self.chance.choice(list(self.children)))
         elif self.updated < 2 * MOST_UPDATES and luck < 0.5:

@@ -13,7 +13,19 @@ import asyncpg
 import pytest
 
 from harvest.history.kinds import EventKind
-from harvest.store import appends, audit, changes, claims, closings, deliveries, results, timers, upkeep
+from harvest.store import (
+    appends,
+    audit,
+    changes,
+    claims,
+    closings,
+    deliveries,
+    partitions,
+    results,
+    timers,
+    upkeep,
+    worker_sessions,
+)
 from harvest.store.commit import HELD, Batch, Successor, parameters
 from harvest.store.commit_parts import Needs, statement
 from harvest.store.marks import HANDICAP, Marks, Picked
@@ -27,6 +39,7 @@ from tests.store.rules import an_entry
 
 FEW, MANY = 10, scale(20_000, 1_000_000)
 BATCH = 5
+OWNED = list(range(256))
 BIG = {
     "harvest_executions", "harvest_execution_details", "harvest_events", "harvest_workflow_tasks",
     "harvest_activity_tasks", "harvest_timers", "harvest_dedupe", "harvest_heartbeats",
@@ -45,7 +58,7 @@ _POPULATION = (
     """insert into harvest_events (execution_id, event_id, kind, payload)
        select md5('e' || n)::uuid, i, 1, '{}' from generate_series(1, $1::int) n, generate_series(1, 2) i""",
     """insert into harvest_workflow_tasks (execution_id, partition, queue, workflow_name, version, sort_at)
-       select md5('e' || n)::uuid, 0, 'default', 'w', 1, clock_timestamp() + n * interval '1 microsecond'
+       select md5('e' || n)::uuid, n % 512, 'default', 'w', 1, clock_timestamp() + n * interval '1 microsecond'
          from generate_series(2, $1::int, 2) n""",
     """insert into harvest_activity_tasks (execution_id, seq, scheduled_event_id, queue, name, timeout_at)
        select md5('e' || n)::uuid, 1, 1, 'default', 'a', clock_timestamp() + interval '1 hour'
@@ -124,6 +137,12 @@ def a_batch(site: Site, needs: Needs) -> Batch:
                 run, 7, eager=True, scheduled_event_id=2, queue="default", name="a", priority=0, start_to_close=None,
                 heartbeat=None, schedule_to_close=None, timeout_after=None,
             )  # fmt: skip
+        if needs.pins:
+            batch.pin(run, 7, UUID(int=7), site.worker)
+        if needs.sessions:
+            batch.session(uuid4(), run, 9, "default", 60.0, None)
+        if needs.session_ends:
+            batch.session_end(UUID(int=7))
         if needs.timers:
             batch.timer(run, 8, datetime.now(UTC))
         if needs.cancels:
@@ -214,9 +233,16 @@ HOT: dict[str, Statement] = {
     "targets": lambda s: (DELIVER, deliveries._RUNS, [s.runs]),
     "targets by name": lambda s: (DELIVER, deliveries._BY_KEYS, [s.runs]),
     "put off": lambda s: (DELIVER, deliveries._PUT_OFF, [[1], [1.0], [None], [None], [None]]),
-    "claim": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *everything()]),
-    "claim from marks": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *from_marks()]),
-    "claim a suspect": lambda s: (CLAIM, claims.CLAIM_SUSPECT, [["default"], s.worker, 1]),
+    "claim": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *everything(), ["w/9"]]),
+    "claim from marks": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *from_marks(), ["w/9"]]),
+    "claim a suspect": lambda s: (CLAIM, claims.CLAIM_SUSPECT, [["default"], s.worker, 1, []]),
+    "claim as an owner": lambda s: (
+        CLAIM,
+        claims.CLAIM_OWNED,
+        [["default"], s.worker, BATCH, *everything(), [], OWNED],
+    ),
+    "hand over": lambda s: (SCAN, partitions._TRANSFER, [s.worker, OWNED, s.runs]),
+    "runs to warm": lambda s: (CLAIM, partitions._WARMABLE, [s.runs]),
     "claim a suspect activity": lambda s: (
         CLAIM,
         claims.CLAIM_SUSPECT_ACTIVITY,
@@ -232,6 +258,15 @@ HOT: dict[str, Statement] = {
         claims.CLAIM_ACTIVITIES,
         [["default"], s.worker, BATCH, *from_marks(), ["a"], 6, "w"],
     ),
+    "claim what was here": lambda s: (CLAIM, claims.CLAIM_MATCHING, [["default"], s.worker, 32, []]),
+    "claim activities of sessions": lambda s: (
+        CLAIM,
+        claims.CLAIM_OF_SESSIONS,
+        [["default"], s.worker, BATCH, ["a"], 6, "w"],
+    ),
+    "open sessions": lambda s: (SCAN, worker_sessions._TAKE, [s.worker, ["default"], 10, s.worker.hex, "w"]),
+    "break sessions": lambda s: (SCAN, worker_sessions._BREAK, []),
+    "sweep sessions": lambda s: (SCAN, worker_sessions._SWEEP, []),
     "news": lambda s: (CLAIM, claims._NEWS, [s.worker]),
     "load": lambda s: (CLAIM, claims._EVENTS, [s.runs, [1] * len(s.runs)]),
     "release": lambda s: (SCAN, claims._RELEASE, [s.runs, [1] * len(s.runs), s.worker]),
@@ -249,7 +284,8 @@ _RELATED = [
     Needs(closes=closes, children=True, deliveries=True, details=details, successors=successors, cascades=closes)
     for closes, details, successors in ((False, False, False), (False, True, False), (True, False, False), (True,) * 3)
 ]
-for _needs in (*_OWN, *_RELATED, Needs(closes=True, deliveries=True), Needs(closes=True, successors=True)):
+_HOSTED = [Needs(activities=True, pins=True), Needs(sessions=True), Needs(session_ends=True, closes=True)]
+for _needs in (*_OWN, *_RELATED, *_HOSTED, Needs(closes=True, deliveries=True), Needs(closes=True, successors=True)):
     HOT[" ".join(["commit", *(part for part, needed in _needs._asdict().items() if needed)])] = a_commit(_needs)
 
 

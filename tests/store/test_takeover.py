@@ -140,7 +140,7 @@ async def test_a_task_that_is_locked_is_freed_by_the_next_look_and_its_worker_is
 async def test_a_lease_that_nobody_ended_is_renewed_late(store: Store) -> None:
     worker = await a_worker(store, lease=-1)
     async with store.scan.connection() as connection:
-        assert await fleet.renew(connection, worker, b"{}") is False
+        assert await fleet.renew(connection, worker, b"{}") == fleet.Renewal(watched=False, orders=fleet.Orders())
     assert worker not in (await fleet.free_lost(store)).workers
 
 

@@ -65,6 +65,7 @@ async def test_the_flows_of_the_writing_guide_do_what_it_says() -> None:
         assert await (await env.start(guide.quote, ["1", "2"])).result() == ["charge-1", "charge-1"]
         assert await (await env.start(guide.fastest, "4242")).result() == "in time"
         assert await (await env.start(guide.shipment, ["a", "b"])).result() == 2
+        assert await (await env.start(guide.report, "harvest-guide.txt")).result() == 42
 
 
 async def test_the_messages_of_the_writing_guide_do_what_it_says() -> None:

@@ -4,8 +4,21 @@ from litestar import Router
 from litestar.types import ControllerRouterHandler
 
 from harvest.operations.views import API_ROOT
-from harvest_console.api import changes, executions, families, insight, lists, requests, starts, updates
+from harvest_console.api import (
+    changes,
+    executions,
+    families,
+    insight,
+    lists,
+    ownership,
+    requests,
+    starts,
+    updates,
+    warmth,
+    workers,
+)
 from harvest_console.api.health import health
+from harvest_console.api.metrics import metrics
 from harvest_console.api.openapi import openapi_route
 
 _handlers = [
@@ -13,13 +26,17 @@ _handlers = [
     *families.handlers,
     *insight.handlers,
     *lists.handlers,
+    *ownership.handlers,
     *starts.handlers,
     *changes.handlers,
     *updates.handlers,
     *requests.handlers,
+    *warmth.handlers,
+    *workers.handlers,
 ]
 routers: list[ControllerRouterHandler] = [
     health,
+    metrics,
     Router(API_ROOT, route_handlers=[*_handlers, openapi_route([health, *_handlers], API_ROOT)]),
 ]
 

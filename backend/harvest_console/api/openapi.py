@@ -24,6 +24,9 @@ _PARAMETER = re.compile(r"\{(\w+):\w+\}")
 _PATH_SCHEMAS: Final[dict[str, Schema]] = {
     "execution_id": {"type": "string", "format": "uuid"},
     "event_id": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
+    "worker_id": {"type": "string", "format": "uuid"},
+    "shard_id": {"type": "integer", "minimum": 0, "maximum": 65_535},
+    "partition": {"type": "integer", "minimum": 0, "maximum": 511},
     "name": {"type": "string", "enum": ["input", "result", "memo", "current_details"]},
 }
 _KEY_HEADER: Final[Schema] = {

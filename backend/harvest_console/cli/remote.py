@@ -185,6 +185,9 @@ def _refusal(status: int, body: bytes, base_url: str) -> RemoteError:
         if f"{each.get('pointer') or '/'}: {each.get('message')}" in problem["detail"]:
             continue
         lines.append(f"  {each.get('pointer') or '/'}: {each.get('message')}")
+    for each in problem.get("blockers", ()):
+        named = ", ".join(f"{worker['name']} ({worker['detail']})" for worker in each["workers"])
+        lines.append(f"  {each['code']}: {named or each['message']}")
     if problem.get("slug") == "outcome_unknown" and "idempotency_key" in problem:
         lines.append(f"  repeat it with --idempotency-key {problem['idempotency_key']}")
     return (UnreachableError if status >= 500 else RemoteError)("\n".join(lines))

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harvest import clock
 from harvest_console.lifeline import parent_death_hook
@@ -25,12 +25,24 @@ class WorkerProcess:
     """One `harvest worker` child. After a crash it is started again, each time after a longer pause.
 
     `misconfigured` is set when the very first start ends with a usage error: repeating it would mend nothing. Of
-    several that cannot load the app, the first alone says why.
+    several that cannot load the app, the first alone says why. One that ends well by itself, because people drained
+    it, is not started again.
     """
 
-    def __init__(self, number: int, app: str, environment: Mapping[str, str], misconfigured: asyncio.Event) -> None:
+    def __init__(
+        self,
+        number: int,
+        app: str,
+        environment: Mapping[str, str],
+        misconfigured: asyncio.Event,
+        *,
+        arguments: Sequence[str] = (),
+        drain: float = 0.0,
+    ) -> None:
         self._number = number
-        self._command = [sys.executable, "-m", "harvest_console.cli", "worker", app, "--parent", str(os.getpid())]
+        self._grace = max(_GRACE_SECONDS, drain + _GRACE_SECONDS / 2)
+        self._command = [sys.executable, "-m", "harvest_console.cli", "worker", "run", app, *arguments]
+        self._command += ["--parent", str(os.getpid())]
         self._environment = {**environment, "PYTHONHASHSEED": "0"}
         self._misconfigured = misconfigured
         self._stopping = asyncio.Event()
@@ -52,11 +64,16 @@ class WorkerProcess:
         self.signal(signal.SIGTERM)
         if self._watch is None:
             return
-        done, _ = await asyncio.wait({self._watch}, timeout=_GRACE_SECONDS)
+        done, _ = await asyncio.wait({self._watch}, timeout=self._grace)
         if not done:
-            _log.warning("worker %s did not stop within %s s and is killed", self._number, _GRACE_SECONDS)
+            _log.warning("worker %s did not stop within %s s and is killed", self._number, self._grace)
             self.signal(signal.SIGKILL)
         await self._watch
+
+    async def ended(self) -> None:
+        """Wait until the child has ended and will not be started again."""
+        if self._watch is not None:
+            await asyncio.wait({self._watch})
 
     def signal(self, signum: signal.Signals) -> None:
         """Send the child a signal, if there is a child."""
@@ -69,6 +86,9 @@ class WorkerProcess:
             began = clock.monotonic()
             code = await self._run_once(quiet=first and self._number > 1)
             if self._stopping.is_set():
+                return
+            if code == 0:
+                _log.info("worker %s has been drained", self._number)
                 return
             if first and code == _USAGE_ERROR:
                 if self._number == 1:

@@ -12,6 +12,7 @@ from harvest.operations.auditing import AuditView
 from harvest_console.rendering import build_url
 
 EXECUTION: Final = "execution"
+WORKER: Final = "worker"
 
 
 class ActRow(Struct, frozen=True, kw_only=True):
@@ -35,7 +36,8 @@ def _outcome(entry: AuditView) -> str:
 
 
 def _target_url(entry: AuditView, base: str) -> str | None:
+    place = "workers" if entry.target_type == WORKER else "w"
     try:
-        return build_url(base, f"/w/{UUID(entry.target_id)}")
+        return build_url(base, f"/{place}/{UUID(entry.target_id)}")
     except ValueError:
         return None

@@ -17,6 +17,7 @@ from harvest.errors import (
     RequestTimeoutError,
     ShardUnavailableError,
     UpdateNotFoundError,
+    WorkerNotFoundError,
     WorkflowNotRegisteredError,
 )
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
@@ -27,6 +28,7 @@ _HEADINGS: dict[type[HarvestError], str] = {
     ExecutionClosedError: "This run has ended",
     WorkflowNotRegisteredError: "No worker knows this workflow type",
     UpdateNotFoundError: "There is no such update",
+    WorkerNotFoundError: "There is no such worker",
     NoWorkerError: "No worker can answer for this run now",
     RequestTimeoutError: "The workers did not answer in time",
     QueryFailedError: "The run's code did not answer",
@@ -38,6 +40,7 @@ _HEADINGS: dict[type[HarvestError], str] = {
 _HELP: dict[type[HarvestError], str] = {
     ExecutionNotFoundError: "Every shard answered, and none has it. It may have been written down wrong.",
     UpdateNotFoundError: "Neither this run nor another of its chain has admitted it.",
+    WorkerNotFoundError: "Workers are forgotten some time after their end. Those of the last hour are in the list.",
     NoWorkerError: "Start a worker that has this workflow type and version. Nothing is lost meanwhile.",
     RequestTimeoutError: "They may be busy, or just gone. If it stays so, look at the workers on the overview.",
     WorkflowNotRegisteredError: "Start a worker that registers it; types are known for seven days after that.",

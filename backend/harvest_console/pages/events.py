@@ -116,6 +116,10 @@ def event_text(event: EventView, known: Names) -> str:
             return f"{subject}: {word}{failure_line(event.data.get('failure'))}"
         case "TimerStarted":
             return f"{subject}, until"
+        case "SessionOpened":
+            return _joined(subject, f"on {field('worker_name')}", comma=False)
+        case "SessionBroken":
+            return f"{subject}: {field('reason').replace('_', ' ')}"
         case "ChildWorkflowSpawnedDetached":
             return step_name(event)
         case "SignalReceived" | "UpdateAdmitted":
@@ -146,6 +150,8 @@ def step_name(begun: EventView) -> str:
             return _joined(field("workflow_name"), short_id(field("workflow_id")), comma=False)
         case "ExternalSignalRequested":
             return f"{field('name')} to {target_text(begun)}"
+        case "SessionRequested":
+            return f"session of {field('queue')}"
         case "ExternalCancelRequested" | "ExternalAwaitRequested":
             return target_text(begun)
         case _:
@@ -154,7 +160,13 @@ def step_name(begun: EventView) -> str:
 
 def _word(event: EventView) -> str:
     """What to call something whose beginning is not known."""
-    for start, word in (("Timer", "timer"), ("Child", "child"), ("Update", "update"), ("External", "message")):
+    for start, word in (
+        ("Timer", "timer"),
+        ("Child", "child"),
+        ("Update", "update"),
+        ("External", "message"),
+        ("Session", "session"),
+    ):
         if event.type.startswith(start):
             return word
     return "activity"

@@ -25,6 +25,7 @@ TABS: Final = (
     Tab("tree", "Tree", "/tree"),
     Tab("chain", "Runs", "/runs"),
     Tab("stack", "Stack", "/stack"),
+    Tab("decisions", "Decisions", "/decisions"),
 )
 
 

@@ -35,6 +35,7 @@ WORDS: Final = {
     "ExternalSignalRequested": "Signal to a run",
     "ExternalCancelRequested": "Cancel of a run",
     "ExternalAwaitRequested": "Wait for a run",
+    "SessionRequested": "Session",
 }
 # What an ending means, by how its event's name ends; the state whose mark it has.
 _OUTCOMES: Final = {
@@ -44,6 +45,8 @@ _OUTCOMES: Final = {
     "Completed": ("completed", "COMPLETED"),
     "Fired": ("fired", "COMPLETED"),
     "Delivered": ("delivered", "COMPLETED"),
+    "Closed": ("ended", "COMPLETED"),
+    "Broken": ("broken", "FAILED"),
     "Resolved": ("completed", "COMPLETED"),
     "Failed": ("failed", "FAILED"),
 }

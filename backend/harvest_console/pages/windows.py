@@ -34,6 +34,7 @@ _WORDS: Final = {
     "messages": "Signals and updates",
     "children": "Children",
     "external": "Other runs",
+    "sessions": "Sessions",
     "markers": "Markers",
     "failed": "Failures",
 }

@@ -8,6 +8,7 @@ from typing import Final
 import jinja2
 from markupsafe import Markup, escape
 
+from harvest_console.rendering.figures import rate_text, share_text, short_span_text
 from harvest_console.rendering.json_text import size_text
 from harvest_console.rendering.names import short_id
 from harvest_console.rendering.resources import resource_folder
@@ -57,6 +58,9 @@ def _environment() -> jinja2.Environment:
     environment.filters["sentence"] = sentence
     environment.filters["ticks"] = ticks
     environment.filters["milliseconds"] = lambda number: span_text(number / 1000)
+    environment.filters["share"] = share_text
+    environment.filters["rate"] = rate_text
+    environment.filters["short_ms"] = lambda number: short_span_text(number / 1000)
     environment.filters["thousands"] = lambda number: f"{number:,}"
     return environment
 

@@ -102,7 +102,10 @@ class WorkflowExecutionTimedOut(Struct, frozen=True):
 
 
 class ActivityScheduled(Struct, frozen=True, omit_defaults=True):
-    """The workflow asked for an activity. All times in seconds; the policy is frozen here."""
+    """The workflow asked for an activity. All times in seconds; the policy is frozen here.
+
+    `session` is the number of the session that it belongs to; 0 for none.
+    """
 
     name: str
     digest: str
@@ -114,6 +117,7 @@ class ActivityScheduled(Struct, frozen=True, omit_defaults=True):
     schedule_to_close: float | None = None
     heartbeat: float | None = None
     retry: RetryPolicy = RetryPolicy()
+    session: int = 0
 
 
 class ActivityStarted(Struct, frozen=True, omit_defaults=True):
@@ -357,3 +361,32 @@ class WorkflowExecutionResumed(Struct, frozen=True, omit_defaults=True):
     """The run goes on."""
 
     actor: str = ""
+
+
+class SessionRequested(Struct, frozen=True, omit_defaults=True):
+    """The workflow asked for a worker of `queue` that runs a series of activities. Times in seconds."""
+
+    queue: str = "default"
+    creation_timeout: float = 60.0
+    execution_timeout: float | None = None
+
+
+class SessionOpened(Struct, frozen=True, omit_defaults=True):
+    """A worker took the session: its incarnation in hex, and what people know it by."""
+
+    worker: str
+    worker_name: str = ""
+
+
+class SessionClosed(Struct, frozen=True):
+    """The workflow no longer needs the session."""
+
+
+class SessionBroken(Struct, frozen=True, omit_defaults=True):
+    """The session ended against the workflow's will.
+
+    `reason` is creation_timeout, execution_timeout or worker_lost. Its activities that have not ended fail after this.
+    """
+
+    reason: str
+    worker_name: str = ""

@@ -60,6 +60,10 @@ DATA_OF: Final[dict[EventKind, type[Struct]]] = {
     EventKind.EXTERNAL_AWAIT_RESOLVED: data.ExternalAwaitResolved,
     EventKind.EXTERNAL_AWAIT_FAILED: data.ExternalAwaitFailed,
     EventKind.CHILD_CANCEL_REQUESTED: data.ChildCancelRequested,
+    EventKind.SESSION_REQUESTED: data.SessionRequested,
+    EventKind.SESSION_OPENED: data.SessionOpened,
+    EventKind.SESSION_CLOSED: data.SessionClosed,
+    EventKind.SESSION_BROKEN: data.SessionBroken,
 }
 _decoders: Final[dict[int, msgspec.json.Decoder[Any]]] = {
     int(kind): msgspec.json.Decoder(held) for kind, held in DATA_OF.items()

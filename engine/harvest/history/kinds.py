@@ -54,6 +54,10 @@ class EventKind(IntEnum):
     ACTIVITY_CANCEL_REQUESTED = 61
     CHILD_CANCEL_REQUESTED = 62
     WORKFLOW_TERMINATED = 63
+    SESSION_REQUESTED = 64
+    SESSION_OPENED = 65
+    SESSION_CLOSED = 66
+    SESSION_BROKEN = 67
 
     @property
     def word(self) -> str:
@@ -89,6 +93,8 @@ COMMANDS: Final = frozenset(
         EventKind.EXTERNAL_SIGNAL_REQUESTED,
         EventKind.EXTERNAL_CANCEL_REQUESTED,
         EventKind.EXTERNAL_AWAIT_REQUESTED,
+        EventKind.SESSION_REQUESTED,
+        EventKind.SESSION_CLOSED,
     }
 )
 # Events of these kinds wake workflow code.
@@ -112,5 +118,7 @@ RESOLVING: Final = frozenset(
         EventKind.EXTERNAL_CANCEL_FAILED,
         EventKind.EXTERNAL_AWAIT_RESOLVED,
         EventKind.EXTERNAL_AWAIT_FAILED,
+        EventKind.SESSION_OPENED,
+        EventKind.SESSION_BROKEN,
     }
 )

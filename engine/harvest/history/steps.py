@@ -83,6 +83,11 @@ STEP_KINDS: Final = (
         {EventKind.EXTERNAL_AWAIT_RESOLVED: "completed", EventKind.EXTERNAL_AWAIT_FAILED: "failed"},
         works=True,
     ),
+    StepKind(
+        "session",
+        EventKind.SESSION_REQUESTED,
+        {EventKind.SESSION_CLOSED: "closed", EventKind.SESSION_BROKEN: "broken"},
+    ),
     # Its end has no number: it is the next one of its kind.
     StepKind(
         "pause",

@@ -73,6 +73,12 @@ GROUPS: Final[dict[str, tuple[EventKind, ...]]] = {
         EventKind.EXTERNAL_AWAIT_RESOLVED,
         EventKind.EXTERNAL_AWAIT_FAILED,
     ),
+    "sessions": (
+        EventKind.SESSION_REQUESTED,
+        EventKind.SESSION_OPENED,
+        EventKind.SESSION_CLOSED,
+        EventKind.SESSION_BROKEN,
+    ),
     "markers": (EventKind.MARKER_RECORDED, EventKind.SIDE_EFFECT_RECORDED),
     FAILED: (
         EventKind.WORKFLOW_FAILED,
@@ -85,6 +91,7 @@ GROUPS: Final[dict[str, tuple[EventKind, ...]]] = {
         EventKind.EXTERNAL_SIGNAL_FAILED,
         EventKind.EXTERNAL_CANCEL_FAILED,
         EventKind.EXTERNAL_AWAIT_FAILED,
+        EventKind.SESSION_BROKEN,
     ),
 }
 # What begins a step and ends by its own number, so that the two can be told on one line.

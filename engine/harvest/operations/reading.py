@@ -40,7 +40,7 @@ from harvest.operations.views import (
     payload_view,
     state_word,
 )
-from harvest.operations.waiting import OWN_CODE, waiting_text
+from harvest.operations.waiting import OWN_CODE, no_worker_text, waiting_text
 from harvest.shards import Shards
 from harvest.store import reads
 
@@ -50,6 +50,7 @@ MOST_WAIT: Final = 30.0
 # Enough to name a large event: its fields before the large one.
 _EVENT_HEAD: Final = 4096
 _MOST_HOPS: Final = 1000
+_PENDING: Final = 0
 _PARKED: Final = 2
 
 
@@ -103,10 +104,13 @@ def _detail(rows: reads.DetailRows, shard_id: int, href: str) -> ExecutionDetail
         )
         if fields["waiting"] is None and row["task_state"] == _PARKED and not row["blocked"]:
             fields["waiting"] = OWN_CODE
+    if row["task_state"] == _PENDING and row["queue_served"] and not row["definition_served"]:
+        fields["waiting"] = no_worker_text(row["workflow_name"], row["version"])
     fields["search_attributes"] = attributes_view(row["search_attributes"])
     return ExecutionDetail(
         **fields,
         queue_served=row["queue_served"],
+        definition_served=row["definition_served"],
         cancel_requested_at=row["cancel_requested_at"],
         next_execution_id=row["next_execution_id"],
         paused=_pause(rows.paused),

@@ -152,11 +152,13 @@ class Pause(Struct, frozen=True, kw_only=True):
 class ExecutionDetail(ExecutionView, frozen=True, kw_only=True):
     """One execution with its payloads and what it has under way.
 
-    `queue_served` tells whether a living worker takes work from its queue; `cancel_requested_at` is when it was asked
-    to cancel. `next_execution_id` is the run that it went on as, `current_details` what its code says of itself.
+    `queue_served` tells whether a living worker takes work from its queue, `definition_served` whether one has the code
+    of its version; `cancel_requested_at` is when it was asked to cancel. `next_execution_id` is the run that it went on
+    as, `current_details` what its code says of itself.
     """
 
     queue_served: bool
+    definition_served: bool
     cancel_requested_at: datetime | None
     next_execution_id: UUID | None
     paused: Pause | None

@@ -35,6 +35,11 @@ def waiting_text(activities: Sequence[str], timer: datetime | None, children: Se
     return None
 
 
+def no_worker_text(workflow_name: str, version: int) -> str:
+    """What a run that is due waits for when no living worker has its code."""
+    return f"a worker: no worker has workflow {workflow_name!r} version {version} now"
+
+
 def _several(one: str, many: str, names: Sequence[str], *, more: bool = False) -> str:
     each = list(dict.fromkeys(names))
     shown = ", ".join(each[:3]) + (", …" if more or len(each) > 3 or len(names) >= 5 else "")

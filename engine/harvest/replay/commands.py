@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Raw, Struct
 
@@ -14,6 +14,9 @@ from harvest.history.data import ActivityScheduled, TimerStarted
 from harvest.history.events import Event, encode_data
 from harvest.history.kinds import EventKind
 from harvest.replay.describing import recorded_as, timer_text
+
+if TYPE_CHECKING:
+    from harvest.replay.sessions import OpenSession
 
 Key = tuple[int, int | str]
 Difference = tuple[str, str]  # what is recorded, and what the code asks for instead
@@ -29,6 +32,7 @@ class ScheduleActivity(Struct):
     queue: str
     options: ActivityOptions
     definition: ActivityDefinition[..., Any] | None
+    session: OpenSession | None = None
     kind: EventKind = EventKind.ACTIVITY_SCHEDULED
 
     @property
@@ -53,6 +57,7 @@ class ScheduleActivity(Struct):
                 schedule_to_close=options.schedule_to_close,
                 heartbeat=options.heartbeat,
                 retry=options.retry,
+                session=0 if self.session is None else self.session.seq,
             )
         )
 

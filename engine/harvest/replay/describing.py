@@ -50,4 +50,6 @@ _WORDS: Final[dict[int, Callable[[Any, int], str]]] = {
     ),
     EventKind.EXTERNAL_CANCEL_REQUESTED: lambda data, seq: f"cancellation of {target_text(data.target)} (number {seq})",
     EventKind.EXTERNAL_AWAIT_REQUESTED: lambda data, seq: f"wait for {target_text(data.target)} (number {seq})",
+    EventKind.SESSION_REQUESTED: lambda _, seq: f"session (number {seq})",
+    EventKind.SESSION_CLOSED: lambda _, seq: f"end of session {seq}",
 }

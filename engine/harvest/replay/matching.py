@@ -18,6 +18,7 @@ BEGUN_BY: Final = {
     int(EventKind.ACTIVITY_CANCEL_REQUESTED): int(EventKind.ACTIVITY_SCHEDULED),
     int(EventKind.TIMER_CANCELLED): int(EventKind.TIMER_STARTED),
     int(EventKind.CHILD_CANCEL_REQUESTED): int(EventKind.CHILD_WORKFLOW_STARTED),
+    int(EventKind.SESSION_CLOSED): int(EventKind.SESSION_REQUESTED),
 }
 # Beyond these frames the code is whoever replays the run.
 _DRIVES: Final = frozenset({"_spin", "_go_on", "replay", "deliver"})

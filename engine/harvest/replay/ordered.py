@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
-from harvest.replay import grouping, guard, locking, unwinding
+from harvest.replay import collecting, grouping, guard, hushing, locking
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, check_may_act
 
 _gather = asyncio.gather
@@ -209,7 +209,8 @@ def install() -> None:
             if getattr(module, own.__name__, None) is own:
                 setattr(module, own.__name__, ordered)
     guard.install()
-    unwinding.install()
+    hushing.install()
+    collecting.install()
 
 
 def rebind(function: Callable[..., Any]) -> None:

@@ -23,12 +23,14 @@ from harvest.history.data import (
     ExternalAwaitFailed,
     ExternalFailed,
     Failure,
+    SessionOpened,
 )
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
 from harvest.replay.describing import target_text
 from harvest.replay.failures import exception_of
 from harvest.replay.loop import WorkflowFuture
+from harvest.replay.sessions import BROKEN_TYPE
 
 if TYPE_CHECKING:
     from harvest.replay.run import Run
@@ -69,6 +71,10 @@ def _activity_completed(run: Run, event: Event) -> None:
 def _activity_failed(run: Run, event: Event) -> None:
     if found := _taken(run.pending, event):
         data: ActivityFailed = event.data()
+        session = found[1].session
+        if session is not None and session.broken and data.failure.type == BROKEN_TYPE:
+            found[0].set_exception(session.error())
+            return
         _raise(found[0], _activity_error("activity", found[1].name, data.failure, data.attempt), data.failure)
 
 
@@ -179,6 +185,27 @@ def _external_await_failed(run: Run, event: Event) -> None:
         _raise(found[0], error, data.failure)
 
 
+def _session_opened(run: Run, event: Event) -> None:
+    found = run.sessions.get(event.seq)
+    if found is None or found[0].done():
+        return
+    future, session = found
+    data: SessionOpened = event.data()
+    session.worker, session.worker_name = data.worker, data.worker_name
+    future.set_result(None)
+
+
+def _session_broken(run: Run, event: Event) -> None:
+    """Its activities that have not ended fail in the events that follow."""
+    found = run.sessions.pop(event.seq, None)
+    if found is None:
+        return
+    future, session = found
+    session.broken = event.data().reason
+    if not future.done():
+        future.set_exception(session.error())
+
+
 def _timer_fired(run: Run, event: Event) -> None:
     timer = run.timers.pop(event.seq, None)
     if timer is not None:
@@ -204,4 +231,6 @@ HANDLERS: Final[dict[int, Callable[[Run, Event], None]]] = {
     EventKind.EXTERNAL_CANCEL_FAILED: _external_failed,
     EventKind.EXTERNAL_AWAIT_RESOLVED: _external_resolved,
     EventKind.EXTERNAL_AWAIT_FAILED: _external_await_failed,
+    EventKind.SESSION_OPENED: _session_opened,
+    EventKind.SESSION_BROKEN: _session_broken,
 }

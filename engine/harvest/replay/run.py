@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 from typing import Any, Final
 
 import msgspec
@@ -22,13 +24,13 @@ from harvest.errors import (
 from harvest.history.data import WorkflowCancelRequested, WorkflowStarted
 from harvest.history.events import Event
 from harvest.history.kinds import COMMANDS, EventKind
-from harvest.replay import guard, inspecting, unwinding
+from harvest.replay import guard, hushing, inspecting, unwinding
 from harvest.replay.handlers import Handlers
 from harvest.replay.inspecting import TaskStack
 from harvest.replay.loop import WorkflowLoop
 from harvest.replay.resolving import HANDLERS
 from harvest.replay.state import SPARE_BEFORE_PRUNING, RunState
-from harvest.replay.unwinding import AbandonStep
+from harvest.replay.unwinding import ENDLESS, AbandonStep, Patience
 from harvest.replay.versions import CHOICES
 
 _NO_INPUT: Final = Raw(b"null")
@@ -290,8 +292,8 @@ class Run(RunState):
         if len(self.tasks) + len(self._generators) > self._prune_above:
             self._prune()
 
-    def release(self) -> bool:
-        """Let the run go: unwind its tasks under a closed loop where every `ctx` call raises.
+    def release(self, patience: Patience = ENDLESS) -> bool:
+        """Let the run go: unwind its tasks under its closed loop, where every `ctx` call raises.
 
         Nothing gets out, in bounded time. Tells whether every task ended; one that refuses is kept out of the
         collector's reach, so that its `finally` cannot run inside somebody else's step.
@@ -301,11 +303,52 @@ class Run(RunState):
         self.released = True
         if self.main is None:
             return True
-        self._prune()
-        refused: list[Any] = []
-        if self.tasks or self._generators:
-            refused = self.looking(unwinding.unwind, self.loop, self.tasks, self._generators)
         self.loop.closed = True
+        silence, outer = hushing.begin(), asyncio._get_running_loop()
+        asyncio._set_running_loop(self.loop)
+        refused: list[Any] = []
+        try:
+            self._prune()
+            if self.tasks or self._generators:
+                refused = [self]
+                refused = self._unwound(patience)
+            self._forget()
+        except AbandonStep:
+            unwinding.calm()
+        finally:
+            asyncio._set_running_loop(outer)
+            hushing.end(silence)
+        if refused:
+            unwinding.keep(refused)
+        return not refused
+
+    def _unwound(self, patience: Patience) -> list[Any]:
+        """Unwind, and again where that is broken into between two pieces of the run's code."""
+        unwinding.begin()
+        refused: list[Any] = [self]
+        before = self._enter()
+        try:
+            try:
+                patience.begin()
+                for _ in range(unwinding.ROUNDS):
+                    try:
+                        refused = self._context.copy().run(unwinding.unwind, self.loop, self.tasks, self._generators)
+                        break
+                    except AbandonStep:
+                        unwinding.calm()
+            finally:
+                # No call comes before this: from here on nobody strikes any more.
+                patience.due = None
+                if patience.struck:
+                    unwinding.let_strike()
+        except AbandonStep:
+            unwinding.calm()
+        finally:
+            self._leave(before)
+        return refused
+
+    def _forget(self) -> None:
+        """What only the run still holds ends here, and not wherever the run itself does."""
         self.loop.ready.clear()
         for held in (self.pending, self.locals, self.children, self.externals, self.timers):
             held.clear()
@@ -313,8 +356,12 @@ class Run(RunState):
         if self._messages is not None:
             self._messages.clear()
         self._conditions.clear()
-        unwinding.keep(refused)
-        return not refused
+        if self.main is not None and self.main.done():
+            unwinding.forget_frames(self.main)
+        if self.failure is not None:
+            traceback.clear_frames(self.failure.__traceback__)
+        self.tasks, self._generators = [], []
+        self._context = Context()
 
     def _prune(self) -> None:
         self.tasks = [task for task in self.tasks if not task.done()]

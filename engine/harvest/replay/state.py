@@ -23,6 +23,7 @@ from harvest.replay.loop import WorkflowFuture, WorkflowLoop, WorkflowTimer
 from harvest.replay.matching import Asked
 from harvest.replay.messages import Messages
 from harvest.replay.resolving import Waiting
+from harvest.replay.sessions import CloseSession, OpenSession
 from harvest.replay.unwinding import AbandonStep
 from harvest.replay.versions import Versions
 
@@ -33,6 +34,7 @@ _NOUNS: Final = {
     EventKind.LOCAL_ACTIVITY_SCHEDULED: "local activities",
     EventKind.TIMER_STARTED: "timers",
     EventKind.CHILD_WORKFLOW_STARTED: "children",
+    EventKind.SESSION_REQUESTED: "sessions",
 }
 
 
@@ -48,7 +50,8 @@ class Identity(Struct, frozen=True):
 class RunState:
     """One run between two events.
 
-    `pending`, `locals`, `children`, `externals` and `timers` are what was asked for and has not ended, by number.
+    `pending`, `locals`, `children`, `externals`, `sessions` and `timers` are what was asked for and has not ended, by
+    number.
     """
 
     __slots__ = (
@@ -56,7 +59,7 @@ class RunState:
         "_versions", "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details",
         "disturbed", "externals", "failure", "had_children", "held", "held_since", "identity", "locals", "loop",
         "main", "now_at", "only_looks", "pending", "position", "progress", "released", "replaying", "seed",
-        "seen_through", "sequence", "started", "started_at", "tasks", "timers", "upserts",
+        "seen_through", "sequence", "sessions", "started", "started_at", "tasks", "timers", "upserts",
     )  # fmt: skip
 
     loop: WorkflowLoop
@@ -77,6 +80,7 @@ class RunState:
         self.locals: Waiting = {}
         self.children: Waiting = {}
         self.externals: Waiting = {}
+        self.sessions: Waiting = {}
         self.timers: dict[int, WorkflowTimer] = {}
         self.tasks: list[asyncio.Task[Any]] = []
         self.blocked: HarvestError | None = None
@@ -195,6 +199,17 @@ class RunState:
         if self.timers.pop(seq, None) is not None and not self.released:
             self.asked.take_back(CancelTimer(seq))
 
+    def close_session(self, session: OpenSession) -> None:
+        """End a session, if history has not, and turn away from what still runs in it."""
+        if self.only_looks:
+            self.check_may_act()
+        if self.sessions.pop(session.seq, None) is None or self.released:
+            return
+        for future, command in list(self.pending.values()):
+            if command.session is session:
+                future.cancel()
+        self.asked.take_back(CloseSession(session.seq))
+
     def wait_for(self, condition: Callable[[], bool]) -> WorkflowFuture:
         """A future that ends when `condition` holds at rest."""
         self.check_usable()
@@ -247,10 +262,12 @@ class RunState:
         if self.externals:
             words: str = next(command.describe() for _, command in self.externals.values())
             return words
+        if any(not future.done() for future, _ in self.sessions.values()):
+            return "session"
         return "condition" if any(not future.done() for _, future in self._conditions) else None
 
     def weight(self) -> int:
         """Rough bytes of memory that the parked run takes."""
-        waiting = sum(map(len, (self.pending, self.locals, self.children, self.externals)))
+        waiting = sum(map(len, (self.pending, self.locals, self.children, self.externals, self.sessions)))
         messages = self._messages.weight() if self._messages is not None else 0
         return 4_000 + 700 * len(self.tasks) + 600 * waiting + messages

@@ -47,6 +47,8 @@ _KINDS: Final = {
     EventKind.EXTERNAL_SIGNAL_REQUESTED: "SignalMismatch",
     EventKind.EXTERNAL_CANCEL_REQUESTED: "ExternalMismatch",
     EventKind.EXTERNAL_AWAIT_REQUESTED: "ExternalMismatch",
+    EventKind.SESSION_REQUESTED: "SessionMismatch",
+    EventKind.SESSION_CLOSED: "SessionMismatch",
     EventKind.WORKFLOW_CONTINUED_AS_NEW: "ContinueAsNewMismatch",
 }
 

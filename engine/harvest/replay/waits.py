@@ -10,8 +10,8 @@ from harvest.replay.run import Run
 class Wait(Struct, frozen=True, omit_defaults=True):
     """One thing that code waits for. `seq` is the number of the command that asked for it, 0 where there is none.
 
-    `kind` is activity, local_activity, timer, child_workflow, external, signal, update or condition; an update is
-    under way in its handler, and its `seq` is the id of the event that admitted it.
+    `kind` is activity, local_activity, timer, child_workflow, external, session, signal, update or condition; an
+    update is under way in its handler, and its `seq` is the id of the event that admitted it.
     """
 
     kind: str
@@ -37,6 +37,11 @@ def waits_of(run: Run) -> list[Wait]:
         for seq, (_, command) in sorted(run.children.items())
     ]
     waits += [Wait("external", command.describe(), seq) for seq, (_, command) in sorted(run.externals.items())]
+    waits += [
+        Wait("session", command.queue, seq)
+        for seq, (future, command) in sorted(run.sessions.items())
+        if not future.done()
+    ]
     waits += [Wait("signal", name) for name in sorted(run.messages.waiting_for())]
     waits += [Wait("update", update.data.name, seq) for seq, update in sorted(run.messages.admitted.items())]
     waits += [Wait("condition") for _, future in run._conditions if not future.done()]

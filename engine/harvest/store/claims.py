@@ -12,13 +12,17 @@ from harvest.history.events import Event
 from harvest.history.kinds import EventKind
 from harvest.store.marks import HANDICAP, Marks
 from harvest.store.pausing import PUT_OFF
-from harvest.store.picking import PICK, PICK_SUSPECT, columns, note
+from harvest.store.picking import PICK, PICK_MATCHING, PICK_OF_SESSIONS, PICK_SUSPECT, columns, note
 from harvest.store.pool import Connection, Record
 from harvest.store.store import Store
 
 
 class Claimed(Struct, frozen=True):
-    """A workflow task that this worker now holds. `first` is its WorkflowStarted where history has nothing else."""
+    """A workflow task that this worker now holds. `first` is its WorkflowStarted where history has nothing else.
+
+    `owner_epoch` is the epoch of its partition where the claim was an owner's. `last_worker` had the run last, if
+    that is still alive.
+    """
 
     execution_id: UUID
     attempt: int
@@ -31,11 +35,17 @@ class Claimed(Struct, frozen=True):
     decided_through: int
     deadline_at: datetime | None
     blocked_count: int
+    owner_epoch: int | None
+    due: datetime
+    last_worker: UUID | None
     first: Event | None
 
 
 class ClaimedActivity(Struct, frozen=True):
-    """An activity attempt that this worker now runs; `scheduled` is the payload of its ActivityScheduled event."""
+    """An activity attempt that this worker now runs; `scheduled` is the payload of its ActivityScheduled event.
+
+    `due` is since when it could be taken, where it was taken from `queue` by this very call.
+    """
 
     execution_id: UUID
     seq: int
@@ -46,19 +56,23 @@ class ClaimedActivity(Struct, frozen=True):
     scheduled: bytes
     last_details: bytes | None
     strikes: int
+    queue: str = ""
+    due: datetime | None = None
 
 
 _TASKS = {
-    "columns": "t.execution_id",
+    "columns": "t.execution_id, t.due, t.sticky_worker",
     "table": "harvest_workflow_tasks",
     "ahead": "31 seconds",
-    "gate": "(t.sticky_until is null or t.sticky_until <= clock_timestamp() or t.sticky_worker = $2)",
 }
+_NOT_LACKED = "(t.workflow_name || '/' || t.version) <> all({lacks}::text[])"
+_BY_PIN = "(t.sticky_until is null or t.sticky_until <= clock_timestamp() or t.sticky_worker = $2)"
+_BY_PARTITION = "t.partition = any({partitions}::smallint[])"
 _ACTIVITIES = {
-    "columns": "t.execution_id, t.seq",
+    "columns": "t.execution_id, t.seq, t.due",
     "table": "harvest_activity_tasks",
     "ahead": "1 second",
-    "gate": "t.name = any({names}::text[])",
+    "gate": "t.name = any({names}::text[]) and (t.session_worker is null or t.session_worker = $2)",
 }
 
 # Single rows are reached by `lateral … limit 1`: a plan that was made while the shard was new, and is kept, may well
@@ -68,13 +82,16 @@ with picked as materialized ({pick}
 ),
 taken as (
     update harvest_workflow_tasks t
-       set state = 1, worker = $2, attempt = t.attempt + 1, sticky_worker = $2, sticky_until = null
+       set state = 1, worker = $2, attempt = t.attempt + 1, sticky_worker = $2, sticky_until = null,
+           owner_epoch = {epoch}
      where t.execution_id = any(array(select execution_id from picked))
-       and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
- returning t.execution_id, t.attempt, t.partition, t.workflow_name, t.version
+       and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp()){owned}
+ returning t.execution_id, t.attempt, t.partition, t.workflow_name, t.version, t.owner_epoch
 )
-select now() as asked_at, p.queue, p.priority, p.sort_at, t.*, e.workflow_id, e.next_event_id, e.decided_through,
-       e.deadline_at,
+select now() as asked_at, p.queue, p.priority, p.sort_at, p.due, t.*, e.workflow_id, e.next_event_id,
+       e.decided_through, e.deadline_at,
+       (select w.worker from harvest_workers w
+         where w.worker = p.sticky_worker and w.lease_until > clock_timestamp()) as last_worker,
        case when e.blocked is not null then (
            select (convert_from(x.blocked, 'UTF8')::json ->> 'count')::int
              from harvest_execution_details x where x.execution_id = t.execution_id
@@ -90,8 +107,24 @@ select now() as asked_at, p.queue, p.priority, p.sort_at, t.*, e.workflow_id, e.
     select * from harvest_events v where v.execution_id = t.execution_id and v.event_id = 1 limit 1
   ) v on e.next_event_id = 2
  order by p.priority desc, p.sort_at"""
-CLAIM = _TAKE.format(pick=PICK.format(**_TASKS))
-CLAIM_SUSPECT = _TAKE.format(pick=PICK_SUSPECT.format(**_TASKS))
+# An owner's claim carries the epoch of the partition as its token (decision 0009); without one there is none to take.
+_EPOCH = "(select p.epoch from harvest_partitions p where p.partition = t.partition and p.owner = $2)"
+_OWNED = f"""
+       and {_EPOCH} is not null"""
+
+
+def _take(pick: str, first: int, *, owned: bool) -> str:
+    """The statement; its parameters from `first` on are the definitions lacked and, for an owner, its partitions."""
+    whose = _BY_PARTITION.format(partitions=f"${first + 1}") if owned else _BY_PIN
+    pick = pick.format(**_TASKS, gate=f"{_NOT_LACKED.format(lacks=f'${first}')} and {whose}")
+    return _TAKE.format(pick=pick, epoch=_EPOCH if owned else "null", owned=_OWNED if owned else "")
+
+
+CLAIM = _take(PICK, 9, owned=False)
+CLAIM_OWNED = _take(PICK, 9, owned=True)
+CLAIM_SUSPECT = _take(PICK_SUSPECT, 4, owned=False)
+CLAIM_OWNED_SUSPECT = _take(PICK_SUSPECT, 4, owned=True)
+CLAIM_MATCHING = _take(PICK_MATCHING, 4, owned=False)
 
 _NEWS = "select execution_id from harvest_workflow_tasks where worker = $1 and state = 3 limit 1000"
 
@@ -188,8 +221,8 @@ started as (
       from taken t
       join advanced x on x.execution_id = t.execution_id
 )
-select now() as asked_at, p.queue, p.priority, p.sort_at, t.execution_id, t.seq, t.attempt, t.strikes, t.workflow_name,
-       t.workflow_id, t.partition, s.payload as scheduled, h.details as last_details
+select now() as asked_at, p.queue, p.priority, p.sort_at, p.due, t.execution_id, t.seq, t.attempt, t.strikes,
+       t.workflow_name, t.workflow_id, t.partition, s.payload as scheduled, h.details as last_details
   from (select) always
   left join picked p on true
   left join taken t on t.execution_id = p.execution_id and t.seq = p.seq
@@ -211,6 +244,7 @@ def _take_activities(pick: str, first: int) -> str:
 
 CLAIM_ACTIVITIES = _take_activities(PICK, 9)
 CLAIM_SUSPECT_ACTIVITY = _take_activities(PICK_SUSPECT, 4)
+CLAIM_OF_SESSIONS = _take_activities(PICK_OF_SESSIONS, 4)
 
 _HELD_ACTIVITIES = """
 select a.execution_id, a.seq, a.attempt, a.strikes, e.workflow_name, e.workflow_id, e.partition,
@@ -234,16 +268,28 @@ async def claim(
     marks: Marks | None = None,
     *,
     suspects: bool = False,
+    matching: bool = False,
+    lacks: Sequence[str] = (),
+    partitions: Sequence[int] | None = None,
 ) -> list[Claimed]:
     """Take up to `most` due workflow tasks a queue, in the order of answers 4.
 
     `marks` (of `HANDICAP`) tell where earlier claims of this loop have left off; without them everything is looked at.
-    `suspects` are those that were on a lost worker twice (answers 15), and no others.
+    `suspects` are those that were on a lost worker twice (answers 15), and no others, `matching` those that this worker
+    had last. `lacks` are the definitions, `name/version`, that this worker has no code for. An owner names its
+    `partitions`, and pins do not count then.
     """
     marks = marks or Marks(HANDICAP)
-    where = [] if suspects else columns(marks.seeks(queues))
-    rows = await store.claim.write(CLAIM_SUSPECT if suspects else CLAIM, list(queues), worker, most, *where)
-    if not suspects:
+    by_marks = not suspects and not matching
+    where: list[object] = [*columns(marks.seeks(queues))] if by_marks else []
+    where.append(list(lacks))
+    if partitions is None:
+        statement = CLAIM_SUSPECT if suspects else CLAIM_MATCHING if matching else CLAIM
+    else:
+        statement = CLAIM_OWNED_SUSPECT if suspects else CLAIM_OWNED
+        where.append(list(partitions))
+    rows = await store.claim.write(statement, list(queues), worker, most, *where)
+    if by_marks:
         note(marks, queues, most, rows)
     return [
         Claimed(
@@ -258,6 +304,9 @@ async def claim(
             decided_through=row["decided_through"],
             deadline_at=row["deadline_at"],
             blocked_count=row["blocked_count"] or 0,
+            owner_epoch=row["owner_epoch"],
+            due=row["due"],
+            last_worker=row["last_worker"],
             first=None
             if row["first_payload"] is None
             else Event(1, EventKind.WORKFLOW_STARTED, 0, row["first_at"], row["first_payload"]),
@@ -303,18 +352,20 @@ async def claim_activities(
     marks: Marks | None = None,
     *,
     suspects: bool = False,
+    of_sessions: bool = False,
 ) -> list[ClaimedActivity]:
     """Take up to `most` due activity tasks a queue and record ActivityStarted for each, in one statement.
 
-    `marks` and `suspects` are as for `claim`, but for the handicap: activities have none.
+    `marks` and `suspects` are as for `claim`, but for the handicap: activities have none. `of_sessions`: those of the
+    sessions that are open on this worker, and no others.
     """
     marks = marks or Marks()
-    where = [] if suspects else columns(marks.seeks(queues))
-    statement = CLAIM_SUSPECT_ACTIVITY if suspects else CLAIM_ACTIVITIES
+    where = [] if suspects or of_sessions else columns(marks.seeks(queues))
+    statement = CLAIM_SUSPECT_ACTIVITY if suspects else CLAIM_OF_SESSIONS if of_sessions else CLAIM_ACTIVITIES
     rows = await store.claim.write(
         statement, list(queues), worker, most, *where, list(names), int(EventKind.ACTIVITY_STARTED), worker_name
     )
-    if not suspects:
+    if where:
         note(marks, queues, most, rows)
     return [_activity(row) for row in rows if row["execution_id"] is not None]
 
@@ -347,4 +398,6 @@ def _activity(row: Record) -> ClaimedActivity:
         scheduled=row["scheduled"],
         last_details=row["last_details"],
         strikes=row["strikes"],
+        queue=row.get("queue") or "",
+        due=row.get("due"),
     )

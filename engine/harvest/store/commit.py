@@ -89,6 +89,9 @@ class Batch:
         self.successors: list[Row] = []
         self.successor_events: list[Row] = []
         self.cascades: list[Row] = []
+        self.sessions: list[Row] = []
+        self.session_ends: list[Row] = []
+        self.pins: list[Row] = []
 
     @property
     def optional(self) -> tuple[list[Row], ...]:
@@ -108,6 +111,9 @@ class Batch:
             self.successors,
             self.successor_events,
             self.cascades,
+            self.sessions,
+            self.session_ends,
+            self.pins,
         )
 
     @property
@@ -124,6 +130,9 @@ class Batch:
             details=bool(self.details),
             successors=bool(self.successors),
             cascades=bool(self.cascades),
+            sessions=bool(self.sessions),
+            session_ends=bool(self.session_ends),
+            pins=bool(self.pins),
         )
 
     def decision(
@@ -258,12 +267,30 @@ class Batch:
         """A closing run that may have open children: their close policies are applied, or its heir takes them over."""
         self.cascades.append((execution_id,))
 
+    def session(
+        self, session_id: UUID, execution_id: UUID, seq: int, queue: str, creation: float, execution: float | None
+    ) -> None:
+        """A worker session that waits for a worker of `queue`; its two timeouts in seconds."""
+        self.sessions.append((session_id, execution_id, seq, queue, creation, execution))
+        self.rows += 1
+
+    def session_end(self, session_id: UUID) -> None:
+        """A worker session that its run no longer needs."""
+        self.session_ends.append((session_id,))
+
+    def pin(self, execution_id: UUID, seq: int, session_id: UUID, worker: UUID) -> None:
+        """A new activity that belongs to a session, and so to one worker."""
+        self.pins.append((execution_id, seq, session_id, worker))
+
 
 _NO_EVENTS: Final[tuple[tuple[()], ...]] = ((), (), (), (), (), ())
 _WHY = """
 select t.execution_id, e.state, e.next_event_id,
        t.worker = $2 and t.attempt = d.attempt and t.state in (1, 3) and exists (
-           select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp()) as is_held
+           select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
+       and (t.owner_epoch is null or exists (
+           select from harvest_partitions p
+            where p.partition = t.partition and p.owner = $2 and p.epoch = t.owner_epoch)) as is_held
   from unnest($1::uuid[], $3::int[]) as d(execution_id, attempt)
   left join harvest_workflow_tasks t on t.execution_id = d.execution_id and t.execution_id = any($1)
   left join harvest_executions e on e.execution_id = d.execution_id and e.execution_id = any($1)"""

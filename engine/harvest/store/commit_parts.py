@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from harvest.store import commit_relations as relations
+from harvest.store import commit_sessions as sessions
 
 
 class Needs(NamedTuple):
@@ -24,6 +25,9 @@ class Needs(NamedTuple):
     details: bool = False
     successors: bool = False
     cascades: bool = False
+    sessions: bool = False
+    session_ends: bool = False
+    pins: bool = False
 
 
 _DECIDED = """
@@ -37,6 +41,9 @@ held as materialized (
       from harvest_workflow_tasks t
      where t.execution_id = any($1) and t.worker is not distinct from $9 and t.state in (1, 3)
        and exists (select from harvest_workers w where w.worker = $9 and w.lease_until > clock_timestamp())
+       and (t.owner_epoch is null or exists (
+               select from harvest_partitions p
+                where p.partition = t.partition and p.owner = $9 and p.epoch = t.owner_epoch))
        for no key update of t skip locked
 ),
 fenced as materialized (
@@ -180,17 +187,17 @@ _SCHEDULED = """,
 new_activities as (
     insert into harvest_activity_tasks
       (execution_id, seq, state, worker, attempt, scheduled_event_id, queue, name, priority, start_to_close, heartbeat,
-       schedule_to_close_at, timeout_at, started_at)
+       schedule_to_close_at, timeout_at, started_at{pin_columns})
     select n.execution_id, n.seq, n.eager, case n.eager when 1 then $9 end, n.eager, n.scheduled_event_id, n.queue,
            n.name, n.priority, n.start_to_close, n.heartbeat,
            clock_timestamp() + n.schedule_to_close * interval '1 second',
            clock_timestamp() + n.timeout_after * interval '1 second',
-           case n.eager when 1 then clock_timestamp() end
+           case n.eager when 1 then clock_timestamp() end{pin_values}
       from unnest({0}::uuid[], {1}::int[], {2}::smallint[], {3}::int[], {4}::text[], {5}::text[], {6}::smallint[],
                   {7}::float8[], {8}::float8[], {9}::float8[], {10}::float8[])
         as n(execution_id, seq, eager, scheduled_event_id, queue, name, priority, start_to_close, heartbeat,
              schedule_to_close, timeout_after)
-      join written w on w.execution_id = n.execution_id and w.state < 10
+      join written w on w.execution_id = n.execution_id and w.state < 10{pinned}
 )"""
 _TIMERS = """,
 new_timers as (
@@ -239,7 +246,7 @@ all_timers_gone as (
 _ANSWER = """
 select execution_id, clock_timestamp() as now from written"""
 _FIRST: Final = 16
-_WIDTHS: Final = (3, 11, 3, 2, 3, *relations.WIDTHS)
+_WIDTHS: Final = (3, 11, 3, 2, 3, *relations.WIDTHS, sessions.SESSIONS, sessions.ENDS, sessions.PINS)
 _statements: dict[Needs, str] = {}
 
 
@@ -257,7 +264,7 @@ def _assembled(needs: Needs) -> str:
         locked.append(_MERGED)
         written.append(_MERGED_GONE)
     if needs.activities:
-        written.append(_SCHEDULED.format(*names.activities))
+        written.append(_scheduled(names))
     if needs.timers:
         written.append(_TIMERS.format(*names.timers))
     if needs.cancels:
@@ -267,8 +274,23 @@ def _assembled(needs: Needs) -> str:
         locked.append(_CLOSING.format(unless_merged=_UNLESS_MERGED if needs.merges else ""))
         unless_detailed = f"\n       and n.execution_id <> all({names.details[0]})" if needs.details else ""
         written.append(_CLOSED.format(*names.closes, unless_detailed=unless_detailed))
-    related = relations.Names(*names[5:], closes=names.closes)
+    if needs.sessions:
+        written.append(sessions.OPENED.format(*names.sessions))
+    if needs.session_ends:
+        written.append(sessions.ENDED.format(*names.session_ends))
+    related = relations.Names(*names[5:10], closes=names.closes)
     return "".join([_DECIDED, *locked, _passed(needs), *written, *relations.parts(related), _ANSWER])
+
+
+def _scheduled(names: _Parameters) -> str:
+    """Activity tasks; few batches have one that belongs to a session."""
+    has_pins = bool(names.pins)
+    return _SCHEDULED.format(
+        *names.activities,
+        pin_columns=sessions.PIN_COLUMNS if has_pins else "",
+        pin_values=sessions.PIN_VALUES if has_pins else "",
+        pinned=sessions.PINNED.format(*names.pins) if has_pins else "",
+    )
 
 
 def _passed(needs: Needs) -> str:
@@ -296,6 +318,9 @@ class _Parameters(NamedTuple):
     details: list[str]
     successors: list[str]
     cascades: list[str]
+    sessions: list[str]
+    session_ends: list[str]
+    pins: list[str]
 
 
 def _parameters(needs: Needs) -> _Parameters:

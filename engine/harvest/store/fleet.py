@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from msgspec import Struct
 
 from harvest import clock
 from harvest.history.limits import STRIKES
-from harvest.store.pool import Connection
+from harvest.store.pool import Connection, Record
 from harvest.store.store import Store
 
 LEASE_SECONDS = 10.0
-RENEW_SECONDS = 3.0
 LOCKED_TRIES, LOCKED_PAUSE = 20, 0.05
 
 
 class WorkerRow(Struct, frozen=True):
-    """How a process introduces itself to a shard."""
+    """How a process introduces itself to a shard.
+
+    `lease` is its length in seconds, `slots` those for activities. Workflow types are `name/version`; `config` is the
+    JSON of its options. A wake pins a run that is parked on this worker for `sticky_ttl` seconds.
+    """
 
     worker: UUID
     name: str
@@ -27,6 +31,30 @@ class WorkerRow(Struct, frozen=True):
     build: str
     queues: tuple[str, ...]
     slots: int
+    lease: float = LEASE_SECONDS
+    workflow_slots: int = 0
+    workflow_types: tuple[str, ...] = ()
+    activity_types: tuple[str, ...] = ()
+    config: bytes | None = None
+    sticky_ttl: float = 5.0
+
+
+class Orders(Struct, frozen=True):
+    """What people want of a worker. `drain_seconds` is how long is left until the deadline of a drain, if it has one.
+
+    `evict_requested_at` tells one request to let go of parked runs from the next.
+    """
+
+    drains: bool = False
+    drain_seconds: float | None = None
+    evict_requested_at: datetime | None = None
+
+
+class Renewal(Struct, frozen=True):
+    """What the shard said with the renewal of a lease: whether a console watches it, and what people want."""
+
+    watched: bool
+    orders: Orders
 
 
 class DefinitionRow(Struct, frozen=True):
@@ -42,19 +70,24 @@ class DefinitionRow(Struct, frozen=True):
     description: str
 
 
-_REGISTER = f"""
-insert into harvest_workers (worker, name, host, pid, build, queues, slots, lease_until)
-values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + interval '{LEASE_SECONDS} seconds')"""
+_REGISTER = """
+insert into harvest_workers
+  (worker, name, host, pid, build, queues, slots, lease_until, workflow_slots, workflow_types, activity_types, config,
+   sticky_ttl)
+values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp() + $8::float8 * interval '1 second', $9, $10, $11, $12, $13)"""
 
+_ORDERS = """drain_requested_at is not null as drains,
+       extract(epoch from drain_deadline_at - clock_timestamp())::float8 as drain_seconds, evict_requested_at"""
 _RENEW = f"""
 with renewed as (
     update harvest_workers
-       set lease_until = clock_timestamp() + interval '{LEASE_SECONDS} seconds', seen_at = clock_timestamp(),
+       set lease_until = clock_timestamp() + $3::float8 * interval '1 second', seen_at = clock_timestamp(),
            counters = $2
      where worker = $1 and status <> 'stopped' and (status = 'active' or lease_until > clock_timestamp())
- returning worker
+ returning {_ORDERS}
 )
-select (select watched_until > clock_timestamp() from harvest_meta) as watched from renewed"""
+select (select watched_until > clock_timestamp() from harvest_meta) as watched, renewed.* from renewed"""
+_ASKED = f"select {_ORDERS} from harvest_workers where worker = $1"
 
 _DEFINITIONS = """
 insert into harvest_definitions
@@ -95,7 +128,9 @@ select (select count(*) from waiting) - (select count(*) from free) as locked"""
 # As above: what is locked elsewhere is left to the next call.
 _STOP = """
 with stopped as (
-    update harvest_workers set status = 'stopped', lease_until = clock_timestamp() where worker = $1
+    update harvest_workers
+       set status = 'stopped', lease_until = clock_timestamp(), report = coalesce($2, report)
+     where worker = $1
 ),
 held as materialized (
     select execution_id from harvest_workflow_tasks where worker = $1 for no key update skip locked
@@ -129,7 +164,19 @@ unpinned as (
 select (select count(*) from harvest_workflow_tasks where worker = $1) - (select count(*) from held)
      + (select count(*) from harvest_activity_tasks where worker = $1) - (select count(*) from running) as locked"""
 
-_DRAIN = "update harvest_workers set status = 'draining' where worker = $1 and status = 'active'"
+# From then on no wake pins to it, so that what is parked needs nothing. The rows that are locked elsewhere are about to
+# be claimed, or keep their pin for as long as it lasts.
+_DRAIN = """
+with draining as (
+    update harvest_workers set status = 'draining' where worker = $1 and status = 'active'
+),
+pinned as materialized (
+    select execution_id from harvest_workflow_tasks
+     where state = 0 and sticky_worker = $1
+       for no key update skip locked
+)
+update harvest_workflow_tasks set sticky_worker = null, sticky_until = null
+ where execution_id = any(array(select execution_id from pinned))"""
 
 _EXPIRED = "select worker from harvest_workers where lease_until < clock_timestamp() and status <> 'stopped' limit 1"
 
@@ -250,7 +297,22 @@ class Lost(Struct, frozen=True):
 
 async def register(store: Store, row: WorkerRow) -> None:
     """Introduce a worker; its lease begins."""
-    await store.scan.write(_REGISTER, row.worker, row.name, row.host, row.pid, row.build, list(row.queues), row.slots)
+    await store.scan.write(
+        _REGISTER,
+        row.worker,
+        row.name,
+        row.host,
+        row.pid,
+        row.build,
+        list(row.queues),
+        row.slots,
+        row.lease,
+        row.workflow_slots,
+        list(row.workflow_types),
+        list(row.activity_types),
+        row.config,
+        row.sticky_ttl,
+    )
 
 
 async def register_definitions(store: Store, worker: UUID, rows: Sequence[DefinitionRow]) -> None:
@@ -278,20 +340,30 @@ async def retry_blocked(store: Store, build: str, queues: Sequence[str]) -> None
         await clock.sleep(LOCKED_PAUSE)
 
 
-async def renew(connection: Connection, worker: UUID, counters: bytes) -> bool | None:
-    """Renew the lease; None when the worker was marked lost. Else whether a console watches this shard."""
-    row = await connection.fetchrow(_RENEW, worker, counters)
-    return None if row is None else bool(row["watched"])
+async def renew(connection: Connection, worker: UUID, counters: bytes, lease: float = LEASE_SECONDS) -> Renewal | None:
+    """Renew the lease for `lease` seconds; None when the worker was marked lost."""
+    row = await connection.fetchrow(_RENEW, worker, counters, lease)
+    return None if row is None else Renewal(bool(row["watched"]), _orders(row))
+
+
+async def orders(store: Store, worker: UUID) -> Orders:
+    """What people want of a worker now."""
+    rows = await store.scan.fetch(_ASKED, worker)
+    return _orders(rows[0]) if rows else Orders()
+
+
+def _orders(row: Record) -> Orders:
+    return Orders(row["drains"], row["drain_seconds"], row["evict_requested_at"])
 
 
 async def drain(store: Store, worker: UUID) -> None:
-    """Say that this worker takes no new work; wakes no longer pin to it."""
+    """Say that this worker takes no new work: what is pinned to it is free, and wakes pin nothing more to it."""
     await store.scan.write(_DRAIN, worker)
 
 
-async def stop(store: Store, worker: UUID) -> None:
-    """A graceful end: the lease ends, everything held is free, no strikes."""
-    while (await store.scan.write(_STOP, worker))[0]["locked"]:
+async def stop(store: Store, worker: UUID, report: bytes | None = None) -> None:
+    """A graceful end: the lease ends, everything held is free, no strikes. `report` is kept with the worker."""
+    while (await store.scan.write(_STOP, worker, report))[0]["locked"]:
         await clock.sleep(LOCKED_PAUSE)
 
 

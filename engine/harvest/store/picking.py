@@ -52,6 +52,24 @@ PICK_SUSPECT: Final = """
      order by t.priority desc, t.sort_at
      limit $3
        for update of t skip locked"""
+# What this worker had last, out of turn: 500 of them at most are looked at, whatever their order.
+PICK_MATCHING: Final = """
+    select {columns}, t.queue, t.priority, t.sort_at from {table} t
+     where t.execution_id = any(array(
+               select m.execution_id from {table} m where m.sticky_worker = $2 and m.state = 0 limit 500))
+       and t.sticky_worker = $2 and t.queue = any($1::text[]) and t.state = 0 and t.strikes < 2
+       and t.due <= clock_timestamp() and {gate}
+     order by t.priority desc, t.sort_at
+     limit $3
+       for update of t skip locked"""
+# By the worker of their session: a draining worker takes nothing else, and walks no queue for it.
+PICK_OF_SESSIONS: Final = """
+    select {columns}, t.queue, t.priority, t.sort_at from {table} t
+     where t.session_worker = $2 and t.queue = any($1::text[]) and t.state = 0 and t.due <= clock_timestamp()
+       and {gate}
+     order by t.priority desc, t.sort_at
+     limit $3
+       for update of t skip locked"""
 
 
 def columns(seeks: Sequence[Seek]) -> list[list[object]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
@@ -101,6 +101,17 @@ class Connections:
         self._opening = asyncio.Lock()
         # The pool lets those who come later pass those who wait: under load some would wait until their time is up.
         self._turns = asyncio.Semaphore(role.size)
+        self.on_wait: Callable[[float], None] = lambda _: None
+
+    @property
+    def in_use(self) -> int:
+        """Connections that are busy."""
+        return 0 if self._pool is None else self._pool.get_size() - self._pool.get_idle_size()
+
+    @property
+    def idle(self) -> int:
+        """Connections that are open and free."""
+        return 0 if self._pool is None else self._pool.get_idle_size()
 
     async def _opened(self) -> asyncpg.Pool[Any]:
         if self._pool is None:
@@ -158,11 +169,14 @@ class Connections:
         if not self._turns.locked():
             await self._turns.acquire()
             return
+        began = clock.monotonic()
         try:
             async with asyncio.timeout(limit):
                 await self._turns.acquire()
         except TimeoutError as error:
             raise self._unavailable(Outage(clock.now(), "all connections are busy")) from error
+        finally:
+            self.on_wait(clock.monotonic() - began)
         try:
             self._refuse_in_outage()
         except ShardUnavailableError:

@@ -14,6 +14,7 @@ from harvest.store.appends import ONCE_KEY
 from harvest.store.chains import NEWEST
 from harvest.store.pool import Record
 from harvest.store.store import Store
+from harvest.store.workers import SERVES_WORKFLOW
 
 PENDING_SHOWN: Final = 200
 
@@ -46,6 +47,7 @@ _DETAIL: Final = f"""
            d.blocked as blocked_details, d.failure, d.codec, d.search_attributes,
            (select state from harvest_workflow_tasks t where t.execution_id = e.execution_id) as task_state,
            {_served("e.queue")} as queue_served,
+           {SERVES_WORKFLOW.format(name="e.workflow_name", version="e.version")} as definition_served,
            (select created_at from harvest_dedupe x where x.execution_id = e.execution_id and x.kind = {ONCE_KEY}
               and x.key = '{EventKind.WORKFLOW_CANCEL_REQUESTED.word}') as cancel_requested_at,
            case when e.state >= {FIRST_CLOSED} then (

@@ -31,6 +31,7 @@ _COMMANDS: Final = sorted(
         EventKind.EXTERNAL_SIGNAL_REQUESTED,
         EventKind.EXTERNAL_CANCEL_REQUESTED,
         EventKind.EXTERNAL_AWAIT_REQUESTED,
+        EventKind.SESSION_REQUESTED,
     )
 )
 _ALIVE: Final = "w.status = 'active' and w.lease_until > clock_timestamp()"

@@ -20,6 +20,12 @@ LIVE_CHANNEL: Final = "harvest_live"
 ANYBODY: Final = "*"
 # Before a target: a question to running code waits for it (store/requests.py), and no task.
 ASKED: Final = "?"
+# Before a target: somebody wants something of the worker itself (store/workers.py).
+ORDERED: Final = "&"
+# Before a target: its owner loop is to look, for an offer, an answer to one, or the switch.
+OWNERS: Final = "!"
+# Before a target: a worker session waits for a worker.
+SESSIONS: Final = "+"
 # Sets a parked task pending and pins it to its last worker while that one lives; marks a held one as having news.
 # To be formatted with the condition that names the executions.
 WAKE_TASKS: Final = """
@@ -27,13 +33,14 @@ WAKE_TASKS: Final = """
        set state = case t.state when 2 then 0 when 1 then 3 else t.state end,
            due = case t.state when 2 then clock_timestamp() else t.due end,
            sort_at = case t.state when 2 then clock_timestamp() else t.sort_at end,
-           sticky_until = case when t.state = 2 and exists (
-               select from harvest_workers w
+           sticky_until = case when t.state = 2 then coalesce((
+               select clock_timestamp() + w.sticky_ttl * interval '1 second' from harvest_workers w
                 where w.worker = t.sticky_worker and w.status = 'active' and w.lease_until > clock_timestamp()
-           ) then clock_timestamp() + interval '5 seconds' else t.sticky_until end
+           ), t.sticky_until) else t.sticky_until end
      where {condition}
  returning t.execution_id,
-           coalesce(t.worker, case when t.sticky_until > clock_timestamp() then t.sticky_worker end) as holder"""
+           coalesce(t.worker, (select p.owner from harvest_partitions p where p.partition = t.partition),
+                    case when t.sticky_until > clock_timestamp() then t.sticky_worker end) as holder"""
 
 _NOTIFY = "select pg_notify($1, target) from unnest($2::text[]) as target"
 
@@ -68,6 +75,18 @@ class Waker:
     def ask(self, worker: UUID | None) -> None:
         """Tell a worker, or all of them, that a question to running code waits."""
         self._tell(ASKED + target_of(worker))
+
+    def tell_owner(self, worker: UUID | None) -> None:
+        """Tell the owner loop of a worker, or all of them, to look."""
+        self._tell(OWNERS + target_of(worker))
+
+    def order(self, worker: UUID) -> None:
+        """Tell a worker that it is to look at what people want of it."""
+        self._tell(ORDERED + target_of(worker))
+
+    def open_sessions(self) -> None:
+        """Tell all workers that a session waits for one of them."""
+        self._tell(SESSIONS + ANYBODY)
 
     def _tell(self, target: str) -> None:
         if self.local is not None and self.local(target):

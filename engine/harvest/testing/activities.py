@@ -116,6 +116,10 @@ class Activities:
             if activity.attempt.task is not None:
                 activity.attempt.task.cancel()
 
+    def fail(self, activity: Activity, failed: ActivityFailed) -> None:
+        """It ends as failed, whatever it is doing."""
+        self._finish(activity, EventKind.ACTIVITY_FAILED, failed)
+
     def forget(self, execution: Execution) -> None:
         """The run has ended: what runs of it is stopped and tells nobody."""
         for activity in list(execution.activities.values()):

@@ -269,6 +269,12 @@ class WorkflowEnvironment:
         """The history of the handle's own run, as an export has it: to be replayed, or kept as a golden history."""
         return self._world.executions[handle.execution_id].document()
 
+    async def break_sessions(self, handle: EnvironmentHandle[Any]) -> int:
+        """Let the worker die that runs the open sessions of a run; returns how many sessions that broke."""
+        broken = self._world.sessions.lose(handle._execution)
+        await self._driver.settle()
+        return broken
+
     # For handles
 
     def _update_data(self, name: str, input: bytes, idempotency_key: str | None) -> UpdateAdmitted:

@@ -31,6 +31,7 @@ from harvest.testing.clock import VirtualClock
 from harvest.testing.deliveries import Deliveries
 from harvest.testing.execution import Child, Execution
 from harvest.testing.mocking import Mock
+from harvest.testing.sessions import Sessions
 from harvest.worker.deciding import Decider, Decision
 from harvest.worker.options import Counters
 from harvest.worker.watch import StepWatch
@@ -52,7 +53,8 @@ class World:
         self.troubled: list[Execution] = []
         self.activities = Activities(self, registry, mocks)
         self.deliveries = Deliveries(self)
-        self.on_closed: list[Callable[[Execution], None]] = [self.deliveries.closed]
+        self.sessions = Sessions(self)
+        self.on_closed: list[Callable[[Execution], None]] = [self.deliveries.closed, self.sessions.closed]
         self.listeners: list[asyncio.Event] = []
         self.changes = 0
         self.trouble: BaseException | None = None
@@ -212,6 +214,7 @@ class World:
             assert isinstance(command, ScheduleActivity)
             self.activities.schedule(execution, command)
         self.activities.sync_locals(execution)
+        self.sessions.commit(execution, batch)
         self._relate(execution, batch, decision)
         if decision.outcome is not None:
             failure = decision.outcome.failure

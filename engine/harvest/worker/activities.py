@@ -82,7 +82,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class ActivityRunner:
-    """The slots of a worker process and what runs in them."""
+    """The slots of a worker process and what runs in them.
+
+    With `only_sessions`, as its worker drains, nothing begins but what belongs to a session that is open there.
+    """
 
     def __init__(self, registry: Registry, options: WorkerOptions, counters: Counters) -> None:
         self.running: dict[tuple[UUID, int], Attempt] = {}
@@ -96,6 +99,7 @@ class ActivityRunner:
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="harvest-activity")
         self._counters = counters
         self._accepting = True
+        self.only_sessions = False
 
     @property
     def free(self) -> int:
@@ -110,6 +114,8 @@ class ActivityRunner:
         """Take a slot for an activity that its decision starts here, or leave it to whoever claims it."""
         definition = self._registry.activities.get(command.name)
         if definition is None or not self._accepting or command.queue not in self._queues:
+            return False
+        if self.only_sessions and command.session is None:
             return False
         return self._take(definition)
 

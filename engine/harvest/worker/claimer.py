@@ -14,15 +14,19 @@ from harvest.errors import ShardUnavailableError
 from harvest.history.events import Event
 from harvest.store import claims
 from harvest.store.claims import Claimed
+from harvest.store.decisions import ColdReason
 from harvest.store.marks import HANDICAP, Marks
 from harvest.store.store import Store
 from harvest.worker.committer import Committer
 from harvest.worker.options import Counters, WorkerOptions
+from harvest.worker.supervisor import Backoff, Lacking
 from harvest.worker.watch import Lease
 from harvest.worker.work import Work
 
 _log = logging.getLogger("harvest.worker")
 SUSPECTS_SECONDS = 1.0
+MOST_MATCHING = 32
+FULL_PAUSE = 0.025
 
 
 class Claimer:
@@ -36,7 +40,9 @@ class Claimer:
         committer: Committer,
         options: WorkerOptions,
         counters: Counters,
+        lacking: Lacking,
     ) -> None:
+        self.lacking = lacking
         self._store = store
         self._worker = worker
         self._lease = lease
@@ -44,16 +50,22 @@ class Claimer:
         self._options = options
         self._counters = counters
         self._wake = asyncio.Event()
+        self._backoff = Backoff(counters, options.poll_interval)
         self._stopping = False
         self._marks = Marks(HANDICAP)
         self._suspects_at = 0.0
+        self._contended = False
         self._stale: list[Work] = []
+        self.partitions: Callable[[], list[int] | None] = lambda: None
         self._on_trial: Work | None = None
+        self.give_back: Callable[[list[tuple[UUID, int]]], None] = lambda _: None
         self.on_doubt: Callable[[], None] = lambda: None
+        self.on_cycles: Callable[[], None] = lambda: None
         committer.on_stale = self._note_stale
 
     def wake(self) -> None:
         """There may be work."""
+        self._committer.tracer.heard()
         self._wake.set()
 
     def stop(self) -> None:
@@ -67,22 +79,22 @@ class Claimer:
 
     async def run(self) -> None:
         """Claim until stopped; a database that is away is asked again, ever more slowly."""
-        delay = 0.1
         while not self._stopping:
             self._wake.clear()
             try:
                 found = await self.tick() if self._lease.alive else 0
-                delay = 0.1
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: claiming failed: %s", self._store.shard_id, error)
                 # Its answer may be lost, or that of another claim which came before it.
                 self.on_doubt()
-                await clock.sleep(clock.jittered(delay))
-                delay = min(delay * 2, 5.0)
+                await self._backoff.failed(self._wake)
                 continue
             if not found:
-                await clock.wait_event(self._wake, self._marks.pause(clock.jittered(self._options.poll_interval)))
-            elif self._committer.backlog > self._options.claim_batch:
+                at_most = self._marks.pause(self._options.poll_interval)
+                await self._backoff.idle(self._wake, at_most if self._room > 0 else FULL_PAUSE)
+                continue
+            self._backoff.worked()
+            if self._committer.backlog > self._options.claim_batch:
                 await clock.sleep(0.001)
 
     async def tick(self) -> int:
@@ -93,10 +105,11 @@ class Claimer:
         if clock.monotonic() > self._suspects_at:
             self._suspects_at = clock.monotonic() + SUSPECTS_SECONDS
             suspects = await self._claim_suspect()
-        claimed = await self._claim()
+        claimed = await self._able(await self._claim())
+        suspects = await self._able(suspects)
         works = [self._work_of(each) for each in (*claimed, *suspects)]
         self._on_trial = works[-1] if suspects else self._on_trial
-        wanted = {w.execution_id: w.next_event_id for w in works if not w.delta}
+        wanted = {w.execution_id: w.wants for w in works if not w.delta}
         try:
             works += await self._held_with_news(wanted)
             await self._load(works, wanted)
@@ -104,25 +117,79 @@ class Claimer:
             for work in works:
                 self._committer.forget(work)
             raise
+        self.on_cycles()
         return len(works)
+
+    @property
+    def _room(self) -> int:
+        """How many runs more may be held."""
+        return self._options.workflow_slots - len(self._committer.held)
+
+    async def _able(self, claimed: list[Claimed]) -> list[Claimed]:
+        """Those that this worker has the code for. The others are for whoever has it, at once."""
+        able, unable = self.lacking.split(claimed)
+        if unable:
+            names = sorted({f"{each.workflow_name!r} version {each.version}" for each in unable})
+            _log.warning("shard %s: no code here for workflow %s", self._store.shard_id, ", ".join(names))
+            tasks = [(each.execution_id, each.attempt) for each in unable]
+            if locked := await claims.release(self._store, self._worker, tasks):
+                self.give_back(locked)
+            self._store.waker.wake(None)
+        return able
 
     async def _claim_suspect(self) -> list[Claimed]:
         """One run that was on a lost worker twice, unless another is about to be decided here."""
         trial = self._on_trial
         if trial is not None and self._committer.held.get(trial.execution_id) is trial and (trial.busy or trial.queued):
             return []
+        if (partitions := self.partitions()) == [] or self._room <= 0:
+            return []
         for queue in self._options.queues:
-            if found := await claims.claim(self._store, self._worker, [queue], 1, suspects=True):
+            found = await claims.claim(
+                self._store,
+                self._worker,
+                [queue],
+                1,
+                suspects=True,
+                lacks=self.lacking.definitions,
+                partitions=partitions,
+            )
+            if found:
                 self._counters.claims += 1
                 return found
         return []
 
     async def _claim(self) -> list[Claimed]:
+        if (partitions := self.partitions()) == [] or self._room <= 0:
+            return []
+        matching = await self._claim_matching() if self._contended and partitions is None else []
+        most = min(self._options.claim_batch, self._room) - len(matching)
+        if most <= 0:
+            self._counters.claims += len(matching)
+            return matching
         claimed = await claims.claim(
-            self._store, self._worker, self._options.queues, self._options.claim_batch, self._marks
+            self._store,
+            self._worker,
+            self._options.queues,
+            most,
+            self._marks,
+            lacks=self.lacking.definitions,
+            partitions=partitions,
         )
-        self._counters.claims += len(claimed)
-        return claimed
+        self._contended = len(claimed) >= most and any(each.last_worker not in (None, self._worker) for each in claimed)
+        self._counters.claims += len(claimed) + len(matching)
+        return matching + claimed
+
+    async def _claim_matching(self) -> list[Claimed]:
+        """More is due than a claim takes, and workers take what others have warm: what is warm here comes first."""
+        return await claims.claim(
+            self._store,
+            self._worker,
+            self._options.queues,
+            min(MOST_MATCHING, self._room),
+            matching=True,
+            lacks=self.lacking.definitions,
+        )
 
     def _work_of(self, claimed: Claimed) -> Work:
         """The resident run if it is here, else a new one that will be replayed.
@@ -140,13 +207,17 @@ class Claimer:
                 queue=claimed.queue,
                 deadline_at=claimed.deadline_at,
             )
-            work.decided_through_hint = claimed.decided_through
             if claimed.first is not None:
                 work.delta = [claimed.first]
+            elif self._committer.residents.recall(work) > claimed.next_event_id:
+                work.history = None
+        work.decided_through_hint = claimed.decided_through
         work.attempt = claimed.attempt
+        work.owner_epoch = claimed.owner_epoch
         work.blocked_count = claimed.blocked_count
         work.busy = True
         self._committer.held[work.execution_id] = work
+        self._committer.tracer.taken(work, claimed)
         return work
 
     async def _held_with_news(self, wanted: dict[UUID, int]) -> list[Work]:
@@ -161,7 +232,7 @@ class Claimer:
                 work.stale = True
                 continue
             work.busy = True
-            wanted[execution_id] = work.next_event_id
+            wanted[execution_id] = self._committer.residents.recall(work)
             works.append(work)
         return works
 
@@ -177,6 +248,7 @@ class Claimer:
                 self._counters.loaded_bytes += sum(len(event.payload) for event in loaded)
                 if not self._fits(work, loaded):
                     # Falls one level down: the resident is let go and the run is replayed from its whole history.
+                    self._committer.tracer.let_go(work, ColdReason.GAP)
                     self._committer.forget(work)
                     continue
                 self._committer.bring(work, loaded)
@@ -185,4 +257,4 @@ class Claimer:
 
     def _fits(self, work: Work, loaded: list[Event]) -> bool:
         """Whether the events continue exactly where the run stands, without a hole (design 6)."""
-        return all(event.event_id == work.next_event_id + i for i, event in enumerate(loaded))
+        return all(event.event_id == work.wants + i for i, event in enumerate(loaded))

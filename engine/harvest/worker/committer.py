@@ -24,8 +24,10 @@ from harvest.errors import (
 )
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
+from harvest.history.states import CLOSES_AS
 from harvest.store import claims
 from harvest.store.commit import Answer, Batch, commit
+from harvest.store.decisions import ColdReason, DecisionAnswer
 from harvest.store.pool import COMMIT, is_passing
 from harvest.store.store import Store
 from harvest.worker.deciding import Decider, Decision
@@ -33,6 +35,7 @@ from harvest.worker.held import HeldRuns
 from harvest.worker.locals import LocalRunner
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.recovery import Recovery
+from harvest.worker.tracing import Tracer
 from harvest.worker.work import Residents, Result, Work
 
 _log = logging.getLogger("harvest.worker")
@@ -78,6 +81,8 @@ class Committer(HeldRuns):
         self.on_deliveries: Callable[[UUID], None] = lambda _: None
         self.on_successor: Callable[[], None] = lambda: None
         self.on_progress: Callable[[UUID, list[bytes]], None] = lambda _, __: None
+        self.on_fenced: Callable[[Work], None] = lambda _: None
+        self.on_sessions: Callable[[list[str]], None] = lambda _: None
         self._store = store
         self._worker = worker
         self._decider = decider
@@ -88,6 +93,7 @@ class Committer(HeldRuns):
         self._stopping = False
         self._ticking = 0
         self._locking: set[asyncio.Task[None]] = set()
+        self.tracer = Tracer(store, worker, options)
 
     async def run(self) -> None:
         """Decide and commit until stopped: one batch is decided while another is at the database."""
@@ -142,6 +148,7 @@ class Committer(HeldRuns):
         if work.delta and work.consumed:
             # Others have written first, where the results of local activities were bet on.
             self._counters.declined_overtaken += 1
+            self.tracer.refused(work, DecisionAnswer.OVERTAKEN, ColdReason.OVERTAKEN)
             self._drop(work)
             return None
         if work.refusals >= LOCK_AFTER_REFUSALS:
@@ -149,7 +156,10 @@ class Committer(HeldRuns):
             return None
         if work.run is None and not work.delta and not await self._load_whole(work):
             return None
+        self.tracer.begin(work)
+        self.residents.note(work)
         error = self._decider.step(work, now)
+        self.tracer.driven(work)
         if error is not None:
             self._block(work, error)
             return None
@@ -184,9 +194,13 @@ class Committer(HeldRuns):
             return None
 
     async def _load_whole(self, work: Work) -> bool:
-        """A held run whose parked code was let go is replayed from its whole history."""
+        """A held run whose parked code was let go is replayed, from what is kept of its history, or all of it."""
         try:
-            events = (await claims.load_events(self._store, {work.execution_id: 1}))[work.execution_id]
+            first = self.residents.recall(work)
+            events = (await claims.load_events(self._store, {work.execution_id: first}))[work.execution_id]
+            if first > 1 and first + len(events) < work.next_event_id:
+                work.history = None
+                events = (await claims.load_events(self._store, {work.execution_id: 1}))[work.execution_id]
         except (ShardUnavailableError, asyncpg.PostgresError):
             self._drop(work)
             return False
@@ -195,6 +209,7 @@ class Committer(HeldRuns):
         return True
 
     async def _commit(self, batch: Batch, decisions: list[Decision]) -> None:
+        sent = clock.nanoseconds()
         try:
             async with self._store.commit.connection(writes=True) as connection:
                 answers = await commit(self._store, connection, self._worker, batch)
@@ -213,7 +228,7 @@ class Committer(HeldRuns):
             return
         self._counters.commits += 1
         self._counters.statements += 1
-        await self._settle(decisions, answers)
+        await self._settle(decisions, answers, sent)
 
     def _lock(self, work: Work) -> None:
         """Commit this run by itself, under a lock: a stream of signals, or one foreign lock, holds up no batch."""
@@ -228,7 +243,7 @@ class Committer(HeldRuns):
     async def _commit_locked(self, work: Work) -> None:
         """The row is locked before the last look at its history, so that nothing can come between."""
         decision = Decision(work, work.next_event_id, None, [], [], None)
-        answer, error = Answer.MOVED, None
+        answer, error, sent = Answer.MOVED, None, 0
         try:
             async with self._store.write.connection(writes=True) as connection, connection.transaction():
                 await claims.lock_execution(connection, work.execution_id)
@@ -237,11 +252,15 @@ class Committer(HeldRuns):
                 if not rows or not work.consumed:
                     self.bring(work, rows)
                     now = self._store.clock.now()
+                    self.tracer.begin(work)
+                    self.residents.note(work)
                     error = self._decider.step(work, now)
+                    self.tracer.driven(work)
                     if error is None:
                         self.locals.sync(work)
                         batch = Batch()
                         decision = self._decider.fill(batch, work, now)
+                        sent = clock.nanoseconds()
                         answer = (await commit(self._store, connection, self._worker, batch))[work.execution_id]
         except OutcomeUnknownError as lost:
             self._unknown([decision], lost)
@@ -262,7 +281,7 @@ class Committer(HeldRuns):
             self._block(work, error)
             return
         self._counters.commits += 1
-        await self._settle([decision], {work.execution_id: answer})
+        await self._settle([decision], {work.execution_id: answer}, sent)
 
     async def _split(self, decisions: list[Decision], error: asyncpg.PostgresError) -> None:
         """A statement that fails as a whole is cut in halves; what fails alone is blocked with the database's error."""
@@ -278,11 +297,14 @@ class Committer(HeldRuns):
             filled = [self._filled(batch, decision.work, now) for decision in half]
             await self._commit(batch, [decision for decision in filled if decision is not None])
 
-    async def _settle(self, decisions: list[Decision], answers: dict[UUID, Answer]) -> None:
+    async def _settle(self, decisions: list[Decision], answers: dict[UUID, Answer], sent: int) -> None:
         """Act on the answers; what passed comes first, and waits for nothing."""
         behind: list[Work] = []
+        answered = clock.nanoseconds()
         for decision in decisions:
             work, answer = decision.work, answers[decision.work.execution_id]
+            if answer is Answer.PASSED:
+                self.tracer.passed(work, sent, answered)
             if self.held.get(work.execution_id) is not work:
                 self._superseded(decision, answer)
             elif answer is Answer.PASSED:
@@ -295,11 +317,14 @@ class Committer(HeldRuns):
                 work.refusals += 1
                 if answer is Answer.FENCED:
                     self._counters.fenced += 1
+                    self.tracer.fenced(work)
+                    self.on_fenced(work)
                     self._drop(work)
                 elif work.consumed:
                     # It bet on places in history that others took.
                     self._counters.moved += 1
                     self._counters.declined_overtaken += 1
+                    self.tracer.refused(work, DecisionAnswer.OVERTAKEN, ColdReason.OVERTAKEN)
                     self._drop(work)
                 else:
                     self._counters.moved += 1
@@ -345,10 +370,13 @@ class Committer(HeldRuns):
             self._runner.cancel(work.execution_id, decision.cancelled)
         if decision.delivers:
             self.on_deliveries(work.execution_id)
+        if decision.sessions is not None:
+            self.on_sessions(decision.sessions)
         if decision.progress:
             self.on_progress(work.execution_id, decision.progress)
         if decision.outcome is not None:
             self._counters.closed += 1
+            self.tracer.closed(work, CLOSES_AS[decision.outcome.kind])
             if decision.outcome.onward is not None:
                 self.on_successor()
             self.held.pop(work.execution_id, None)
@@ -374,6 +402,8 @@ class Committer(HeldRuns):
         elif not work.is_busy_elsewhere and not work.queued:
             self.held.pop(work.execution_id, None)
             self.residents.put(work)
+        elif not work.queued:
+            self.residents.rest(work)
 
     async def _catch_up(self, works: list[Work]) -> None:
         """Others have written first: deliver what they wrote and go on."""
@@ -394,12 +424,21 @@ class Committer(HeldRuns):
         """Put a run aside with its reason."""
         self._counters.blocked += 1
         work.blocked_count += 1
+        self.tracer.blocked(work)
         _log.error("execution %s is blocked: %s", work.execution_id, error.message.partition("\n")[0].rstrip(":"))
         self._recovery.block(work, self.let_go(work), error)
 
     def _drop(self, work: Work) -> None:
         """Let go of a run: its results are appended by themselves, its task goes back, whoever takes it replays."""
         self._recovery.drop(work, self.let_go(work))
+
+    def hand_back(self, work: Work) -> None:
+        """Let go of a run whose partition is another's now; what it still has goes into history by itself."""
+        if self.held.get(work.execution_id) is work:
+            self._drop(work)
+        elif self.residents.find(work.execution_id) is work:
+            self.residents.take(work.execution_id)
+            self.residents.let_go(work)
 
     def forget(self, work: Work) -> None:
         """Let go of a run whose events could not be loaded or do not fit; its task goes back."""
@@ -411,6 +450,7 @@ class Committer(HeldRuns):
         _log.warning("the answer to a commit of %d decisions was lost: %s", len(decisions), error)
         for decision in decisions:
             self._give_back(decision)
+            self.tracer.refused(decision.work, DecisionAnswer.UNKNOWN, ColdReason.UNKNOWN_COMMIT)
         self._recovery.doubt([(decision.work, self.let_go(decision.work)) for decision in decisions])
 
     def _give_back(self, decision: Decision) -> None:

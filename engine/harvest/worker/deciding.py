@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 from typing import Final, Protocol
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -30,8 +31,10 @@ from harvest.replay.locating import locate
 from harvest.replay.matching import BEGUN_BY, Asked
 from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
 from harvest.replay.run import Run
+from harvest.replay.sessions import CloseSession, OpenSession
 from harvest.replay.state import Identity
 from harvest.store.commit import HELD, PARKED, Batch
+from harvest.store.worker_sessions import session_id
 from harvest.worker import relating
 from harvest.worker.options import Counters
 from harvest.worker.watch import StepInterrupted, StepWatch
@@ -41,6 +44,8 @@ _log = logging.getLogger("harvest.worker")
 _CANCELS_ACTIVITY: Final = int(EventKind.ACTIVITY_CANCEL_REQUESTED)
 _CANCELS_TIMER: Final = int(EventKind.TIMER_CANCELLED)
 _CANCELS_CHILD: Final = int(EventKind.CHILD_CANCEL_REQUESTED)
+_CLOSES_SESSION: Final = int(EventKind.SESSION_CLOSED)
+NOBODY: Final = UUID(int=0)
 
 
 class Slots(Protocol):
@@ -66,6 +71,7 @@ class Decision(Struct):
     holds: bool = False
     queued: bool = False
     delivers: bool = False
+    sessions: list[str] | None = None
     progress: list[bytes] = []
 
 
@@ -73,8 +79,15 @@ class Decider:
     """Drives runs and fills batches. One for each shard of a worker."""
 
     def __init__(
-        self, registry: Registry, slots: Slots, steps: StepWatch, counters: Counters, worker_name: str
+        self,
+        registry: Registry,
+        slots: Slots,
+        steps: StepWatch,
+        counters: Counters,
+        worker_name: str,
+        worker: UUID = NOBODY,
     ) -> None:
+        self._worker = worker.hex
         self._registry = registry
         self._slots = slots
         self._steps = steps
@@ -98,18 +111,36 @@ class Decider:
             work.run.interrupted(too_long)
         return too_long or error
 
+    def warm(self, work: Work) -> bool:
+        """Replay what was decided of a run that comes from another worker; tells whether it can be kept."""
+        self._steps.begin(work.workflow_name)
+        try:
+            run = self._replay(work)
+            fit = run.blocked is None and not run.is_done
+        except (StepInterrupted, HarvestError):
+            fit = False
+        except Exception:
+            _log.exception("execution %s could not be warmed", work.execution_id)
+            fit = False
+        return self._steps.end() is None and fit
+
+    def _replay(self, work: Work) -> Run:
+        """A run from the history that was loaded for it."""
+        run = self._new_run(work)
+        history, work.delta = work.delta, []
+        work.run = run
+        work.history_bytes = sum(len(event.payload) for event in history)
+        if history:
+            work.next_event_id = history[-1].event_id + 1
+        run.replay(history, run.decided_through)
+        if isinstance(run.blocked, NonDeterminismError):
+            locate(run, self._new_run(work), history)
+        return run
+
     def _drive(self, work: Work, now: datetime) -> HarvestError | None:
         if work.run is None:
             self._counters.decisions_cold += 1
-            run = self._new_run(work)
-            history, work.delta = work.delta, []
-            work.run = run
-            work.history_bytes = sum(len(event.payload) for event in history)
-            if history:
-                work.next_event_id = history[-1].event_id + 1
-            run.replay(history, run.decided_through)
-            if isinstance(run.blocked, NonDeterminismError):
-                locate(run, self._new_run(work), history)
+            run = self._replay(work)
         else:
             self._counters.decisions_warm += 1
             run = work.run
@@ -117,7 +148,11 @@ class Decider:
                 delta, work.delta = work.delta, []
                 work.next_event_id = delta[-1].event_id + 1
                 work.history_bytes += sum(len(event.payload) for event in delta)
-                run.deliver(delta)
+                if work.decided_through_hint > run.decided_through:
+                    # Another worker has decided meanwhile: what it was told and what it asked for is replayed.
+                    run.replay(delta, work.decided_through_hint)
+                else:
+                    run.deliver(delta)
         if run.blocked is None and work.inbox:
             run.deliver(self._merge(work, now))
         return run.blocked
@@ -251,6 +286,8 @@ class Decider:
         elif isinstance(command, SignalExternal | CancelExternal | AwaitExternal):
             relating.put_external(batch, decision.work, run, command)
             decision.delivers = True
+        elif isinstance(command, OpenSession | CloseSession):
+            _put_session(batch, decision, command, asked)
 
     def _put_cancel(
         self, batch: Batch, decision: Decision, command: CancelTimer | CancelActivity | CancelChild
@@ -263,7 +300,11 @@ class Decider:
             decision.cancelled.append(command.seq)
 
     def _put_activity(self, batch: Batch, decision: Decision, command: ScheduleActivity, event_id: int) -> None:
-        eager = self._slots.reserve(command)
+        session = command.session
+        eager = (session is None or session.worker == self._worker) and self._slots.reserve(command)
+        if session is not None:
+            execution_id = decision.work.execution_id
+            batch.pin(execution_id, command.seq, session_id(execution_id, session.seq), UUID(session.worker))
         if eager:
             batch.event(
                 decision.work.execution_id,
@@ -296,6 +337,19 @@ class Decider:
             schedule_to_close=options.schedule_to_close,
             timeout_after=min(given) if given else None,
         )
+
+
+def _put_session(batch: Batch, decision: Decision, command: OpenSession | CloseSession, asked: Asked) -> None:
+    """A session begins to wait for a worker, or ends; one that begins and ends in one commit never was."""
+    execution_id, seq = decision.work.execution_id, command.seq
+    key = session_id(execution_id, seq)
+    if isinstance(command, OpenSession):
+        if decision.outcome is None and (_CLOSES_SESSION, seq) not in asked:
+            batch.session(key, execution_id, seq, command.queue, command.creation_timeout, command.execution_timeout)
+            decision.sessions = [*(decision.sessions or ()), command.queue]
+    elif (BEGUN_BY[_CLOSES_SESSION], seq) not in asked:
+        batch.session_end(key)
+        decision.sessions = decision.sessions or []
 
 
 def _outcome(work: Work, run: Run) -> Outcome | None:

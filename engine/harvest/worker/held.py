@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from harvest import clock
 from harvest.history.events import Event
 from harvest.history.kinds import EventKind
 from harvest.worker.locals import LocalRunner
@@ -46,11 +47,17 @@ class HeldRuns:
             self._wake.set()
 
     def bring(self, work: Work, events: list[Event]) -> None:
-        """Events that others wrote, in order from the run's next id on."""
+        """Events that others wrote, in order from the first on that the run wants."""
         for event in events:
             if event.kind in _ENDS_OF_ACTIVITIES:
                 # The database's account of an eager activity has ended without this worker.
                 work.inflight.pop(event.seq, None)
+        work.cached = 0
+        if work.run is None and (history := work.history):
+            work.history = None
+            if not events or events[0].event_id == history[-1].event_id + 1:
+                work.cached = len(history)
+                events = history + events
         work.delta = events
 
     def deliver(self, execution_id: UUID, result: Result) -> bool:
@@ -59,6 +66,7 @@ class HeldRuns:
         if work is None or work.inflight.get(result.seq) != result.attempt:
             return False
         work.inbox.append(result)
+        work.woken = work.woken or clock.nanoseconds()
         self.ready(work)
         return True
 

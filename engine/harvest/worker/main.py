@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ from harvest import clock
 from harvest.errors import ConfigurationError, ShardUnavailableError
 from harvest.shards import Shards
 from harvest.store.pool import LOST
+from harvest.worker.effective import DEFAULT, resolve
 from harvest.worker.options import WorkerOptions
+from harvest.worker.report import Ending
 from harvest.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -56,13 +59,21 @@ async def run_worker(
     name: str | None = None,
     stop: asyncio.Event,
     options: WorkerOptions | None = None,
-) -> None:
-    """Import the application and work until `stop` is set; see `keep_working`."""
+) -> Ending:
+    """Import the application and work until `stop` is set or people drain the worker; see `keep_working`.
+
+    Without `options`, they come from HARVEST_WORKER_* variables, with `name` before them.
+    """
     registry = load_registry(app_path)
-    options = options or WorkerOptions(name=name or "")
+    options = options or resolve(os.environ, name=name)
     if not options.build:
-        options = msgspec.structs.replace(options, build=build_of(app_path))
-    await keep_working(registry, urls, options=options, stop=stop)
+        options = named_build(options, build_of(app_path))
+    return await keep_working(registry, urls, options=options, stop=stop)
+
+
+def named_build(options: WorkerOptions, build: str) -> WorkerOptions:
+    """The options with the build's name that was found out where none was given: that counts as the default."""
+    return msgspec.structs.replace(options, build=build, origins={**options.origins, "build": DEFAULT})
 
 
 async def keep_working(
@@ -72,10 +83,11 @@ async def keep_working(
     options: WorkerOptions,
     stop: asyncio.Event,
     on_start: Callable[[], None] | None = None,
-) -> None:
+) -> Ending:
     """Work until `stop` is set. A lost lease ends the incarnation and begins another; an absent database is awaited.
 
-    `on_start` is called whenever an incarnation has begun to work.
+    `on_start` is called whenever an incarnation has begun to work. Returns `drained` when people wanted the worker to
+    end: it is not to be started again; else `stopped`.
     """
     delay = 0.2
     while not stop.is_set():
@@ -86,7 +98,7 @@ async def keep_working(
             delay = 0.2
             if on_start is not None:
                 on_start()
-            await _first(stop.wait(), worker.lost.wait())
+            await _first(stop.wait(), worker.lost.wait(), worker.drain_asked.wait())
         except (ShardUnavailableError, *LOST, asyncpg.PostgresError) as error:
             _log.warning("the worker cannot start yet: %s", error)
             await clock.wait_event(stop, clock.jittered(delay))
@@ -94,6 +106,9 @@ async def keep_working(
         finally:
             await worker.stop()
             await shards.close()
+        if worker.drain_asked.is_set():
+            return "drained"
+    return "stopped"
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:

@@ -209,7 +209,7 @@ class Requests:
     def _release(self, workflow_name: str, run: Run) -> None:
         self._steps.begin(workflow_name)
         try:
-            ended = run.release()
+            ended = run.release(self._steps.hurry)
         except StepInterrupted:
             unwinding.keep([run])
             ended = False

@@ -97,21 +97,23 @@ class Scanner:
         self._runner = runner
         self._options = options
         self._counters = counters
+        self.on_tick: Callable[[str, float], None] = lambda _, __: None
         runner.beat_writers[store.shard_id] = self.write_beats
 
     async def run(self) -> None:
         """Run every pass until cancelled."""
         await asyncio.gather(
-            self._every(self._options.scan_interval, self.overdue_activities),
-            self._every(self._options.scan_interval, self.deadlines),
-            self._every(1.0, self.lost_workers),
-            self._every(1.0, self.heartbeats),
-            self._every(SWEEP_SECONDS, lambda: upkeep.sweep(self._store)),
+            self._every(self._options.scan_interval, "overdue_activities", self.overdue_activities),
+            self._every(self._options.scan_interval, "deadlines", self.deadlines),
+            self._every(1.0, "lost_workers", self.lost_workers),
+            self._every(1.0, "heartbeats", self.heartbeats),
+            self._every(SWEEP_SECONDS, "sweep", lambda: upkeep.sweep(self._store)),
         )
 
-    async def _every(self, seconds: float, one_pass: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, seconds: float, name: str, one_pass: Callable[[], Awaitable[None]]) -> None:
         while True:
             await clock.sleep(clock.jittered(seconds))
+            began = clock.monotonic()
             try:
                 await one_pass()
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
@@ -119,6 +121,8 @@ class Scanner:
             except Exception:
                 # One bad row must not end the passes over all others.
                 _log.exception("shard %s: a scan failed", self._store.shard_id)
+            finally:
+                self.on_tick(name, clock.monotonic() - began)
 
     async def deadlines(self) -> None:
         """End runs past their deadline."""

@@ -20,7 +20,7 @@ from harvest.store.listening import listen
 from harvest.store.marks import Marks
 from harvest.store.progress import ProgressWriter
 from harvest.store.store import Store
-from harvest.store.wakes import ANYBODY, ASKED, CHANNEL
+from harvest.store.wakes import ANYBODY, ASKED, CHANNEL, ORDERED, OWNERS, SESSIONS
 from harvest.worker.activities import ActivityRunner, Attempt, Ended
 from harvest.worker.claimed import UNREADABLE, attempt_of, unreadable
 from harvest.worker.claimer import Claimer
@@ -30,10 +30,15 @@ from harvest.worker.deliverer import Deliverer
 from harvest.worker.doubts import Doubts
 from harvest.worker.locals import LocalRunner
 from harvest.worker.options import Counters, WorkerOptions
+from harvest.worker.ownership import Ownership
 from harvest.worker.recovery import Recovery
 from harvest.worker.requests import Requests
+from harvest.worker.rollups import Rollups
 from harvest.worker.scanner import Scanner, TimerLoop
+from harvest.worker.sessions import Places, Sessions
 from harvest.worker.settling import Settler
+from harvest.worker.supervisor import Backoff, Lacking
+from harvest.worker.warming import Warmer
 from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents, Result, Work
 
@@ -56,14 +61,16 @@ class ShardWorker(Runner):
         options: WorkerOptions,
         counters: Counters,
         on_failure: Callable[[], None],
+        places: Places,
     ) -> None:
         self.store = store
-        self.lease = Lease(store)
+        self.lease = Lease(store, options.owner_lease_ttl, options.renew_interval)
+        self.on_order: Callable[[ShardWorker], None] = lambda _: None
         self._worker = worker
         self._runner = runner
         self._options = options
         self._counters = counters
-        decider = Decider(registry, runner, steps, counters, options.display_name)
+        decider = Decider(registry, runner, steps, counters, options.display_name, worker)
         self._recovery = Recovery(store, worker, self._is_lost, counters)
         self.committer = Committer(
             store,
@@ -76,14 +83,25 @@ class ShardWorker(Runner):
             options,
             counters,
         )
-        self.claimer = Claimer(store, worker, self.lease, self.committer, options, counters)
+        self.claimer = Claimer(
+            store, worker, self.lease, self.committer, options, counters, Lacking(registry, counters)
+        )
+        self.ownership = Ownership(
+            store, worker, self.lease, self.committer, Warmer(store, decider, self.committer, counters), counters
+        )
+        self.rollups = Rollups(store, worker, self.committer.tracer)
         self.timers = TimerLoop(store)
         self._progress = ProgressWriter(store)
         self.committer.on_progress = self._progress.add
         self._requests = Requests(store, worker, registry, self._find, steps, options, counters)
         self.deliverer = Deliverer(shards, store, counters)
         self._scanner = Scanner(store, worker, self.lease, runner, options, counters)
+        self._scanner.on_tick = self.rollups.scanned
+        self.sessions = Sessions(store, worker, self.lease, places, options)
+        self._only_sessions = False
+        self._claimed_all = False
         self._activity_wake = asyncio.Event()
+        self._backoff = Backoff(counters, options.poll_interval)
         self._marks = Marks()
         self._suspects_at = 0.0
         self._settler = Settler(store, worker, self._is_lost, self._will_retry, counters)
@@ -98,7 +116,13 @@ class ShardWorker(Runner):
         self._on_failure = on_failure
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
+        self.claimer.on_cycles = self._note_cycles
+        self.claimer.give_back = self._recovery.give_back
+        self.claimer.partitions = self.ownership.takeable
+        self.ownership.on_change = self.claimer.wake
+        self.ownership.on_expired = self._scanner.lost_workers
         self.committer.on_timer = self.timers.expect
+        self.committer.on_sessions = self._sessions_asked
         self.committer.on_deliveries = self.deliverer.kick
         self.committer.on_successor = self.claimer.wake
         self.claimer.on_doubt = self._recovery.on_doubt = self._doubts.arise
@@ -107,6 +131,8 @@ class ShardWorker(Runner):
         """Start every loop."""
         self.store.waker.local = self._woken
         loops: dict[str, Coroutine[Any, Any, None]] = {
+            "owner loop": self.ownership.run(),
+            "sessions": self.sessions.run(),
             "claimer": self.claimer.run(),
             "committer": self.committer.run(),
             "activity claimer": self._claim_activities(),
@@ -116,6 +142,7 @@ class ShardWorker(Runner):
             "listener": listen(self.store, CHANNEL, self._heard, self._look_at_everything),
             "doubts": self._doubts.run(),
             "requests": self._requests.run(),
+            "rollups": self.rollups.run(),
         }
         self._tasks = [asyncio.get_running_loop().create_task(loop, name=name) for name, loop in loops.items()]
         for task in self._tasks:
@@ -131,15 +158,26 @@ class ShardWorker(Runner):
             _log.critical("shard %s: the %s has died", self.store.shard_id, task.get_name(), exc_info=task.exception())
         self._on_failure()
 
+    def _note_cycles(self) -> None:
+        active = len(self.committer.held) + len(self._runner.running)
+        self._counters.peak_active_cycles = max(self._counters.peak_active_cycles, active)
+
     def _is_lost(self) -> bool:
         return self.lease.lost
 
     def _is_recovering(self, execution_id: UUID) -> bool:
         return execution_id in self._recovery.recovering
 
+    async def drain_sessions(self, seconds: float) -> None:
+        """Take nothing new but what belongs to sessions that are open here, until they end, for so long at most."""
+        self._stopping = self._only_sessions = self._runner.only_sessions = True
+        self.claimer.stop()
+        self._activity_wake.set()
+        await self.sessions.drained(seconds)
+
     def stop_claiming(self) -> None:
         """Take nothing new."""
-        self._stopping = True
+        self._stopping = self._claimed_all = True
         self.claimer.stop()
         self._requests.stop()
         self._activity_wake.set()
@@ -148,7 +186,13 @@ class ShardWorker(Runner):
         """Send what is still to be sent, then end every loop."""
         await self.committer.drained(2.0)
         await self.committer.locals.stop()
-        await asyncio.gather(self._settler.finish(2.0), self._recovery.finish(2.0), self._progress.close())
+        await asyncio.gather(
+            self._settler.finish(2.0),
+            self._recovery.finish(2.0),
+            self._progress.close(),
+            self.rollups.finish(),
+            self.ownership.finish(),
+        )
         self.committer.stop()
         self.store.waker.local = None
         for task in self._tasks:
@@ -157,9 +201,19 @@ class ShardWorker(Runner):
 
     def _woken(self, target: str) -> bool:
         """A wake, from this process or another; tells whether it was for this worker alone."""
-        is_question, target = target.startswith(ASKED), target.removeprefix(ASKED)
+        if target.startswith(ORDERED):
+            if mine := target == ORDERED + self._worker.hex:
+                self.on_order(self)
+            return mine
+        is_question, is_for_owner = target.startswith(ASKED), target.startswith(OWNERS)
+        target = target.removeprefix(ASKED).removeprefix(OWNERS)
         mine = target == self._worker.hex
-        if is_question and (mine or target == ANYBODY):
+        if target.startswith(SESSIONS):
+            self.sessions.kick()
+        elif is_for_owner:
+            if mine or target == ANYBODY:
+                self.ownership.kick()
+        elif is_question and (mine or target == ANYBODY):
             self._requests.kick()
         elif mine or target == ANYBODY:
             self.claimer.wake()
@@ -172,6 +226,7 @@ class ShardWorker(Runner):
 
     def _look_at_everything(self) -> None:
         self._woken(ANYBODY)
+        self.ownership.kick()
         self._requests.kick()
 
     def _find(self, execution_id: UUID) -> Work | None:
@@ -206,6 +261,12 @@ class ShardWorker(Runner):
         self._activity_wake.set()
         self.store.waker.wake(None)
 
+    def _sessions_asked(self, queues: list[str]) -> None:
+        """Sessions wait for a worker of these queues, or one has ended: this worker comes first."""
+        self.sessions.kick()
+        if not self.sessions.has_room or not set(queues) <= set(self._options.queues):
+            self.store.waker.open_sessions()
+
     def cancel(self, execution_id: UUID, seqs: list[int] | None) -> None:
         """Stop activities of a run here: those, or all of them."""
         self._runner.cancel(execution_id, seqs)
@@ -233,22 +294,20 @@ class ShardWorker(Runner):
     # Claimed activities
 
     async def _claim_activities(self) -> None:
-        delay = 0.1
-        while not self._stopping:
+        while not self._claimed_all:
             self._activity_wake.clear()
             try:
                 found = await self._claim_some()
-                delay = 0.1
             except (ShardUnavailableError, asyncpg.PostgresError) as error:
                 _log.warning("shard %s: claiming activities failed: %s", self.store.shard_id, error)
                 # What was claimed before the statement that failed has not begun.
                 self._doubts.arise()
-                await clock.sleep(clock.jittered(delay))
-                delay = min(delay * 2, 5.0)
+                await self._backoff.failed(self._activity_wake)
                 continue
-            if not found:
-                pause = self._marks.pause(clock.jittered(self._options.poll_interval))
-                await clock.wait_event(self._activity_wake, pause)
+            if found:
+                self._backoff.worked()
+            else:
+                await self._backoff.idle(self._activity_wake, self._marks.pause(self._options.poll_interval))
 
     async def _claim_some(self) -> int:
         names = self._runner.names()
@@ -256,9 +315,16 @@ class ShardWorker(Runner):
         if not names or most <= 0 or not self.lease.alive:
             return 0
         claimed = await claims.claim_activities(
-            self.store, self._worker, self._options.display_name, self._options.queues, names, most, self._marks
+            self.store,
+            self._worker,
+            self._options.display_name,
+            self._options.queues,
+            names,
+            most,
+            self._marks,
+            of_sessions=self._only_sessions,
         )
-        if clock.monotonic() > self._suspects_at and most > len(claimed):
+        if clock.monotonic() > self._suspects_at and most > len(claimed) and not self._only_sessions:
             self._suspects_at = clock.monotonic() + SUSPECTS_SECONDS
             claimed += await self._claim_suspect(names)
         returned = []
@@ -268,11 +334,13 @@ class ShardWorker(Runner):
                 continue
             if self._runner.take_claimed(attempt.name):
                 self._counters.activities_claimed += 1
+                self.rollups.activity_taken(one)
                 self._begin(attempt, one.partition)
             else:
                 returned.append(results.ActivityRetry(one.execution_id, one.seq, one.attempt, self._worker, 0.1, None))
         if returned:
             await results.retry_activities(self.store, returned)
+        self._note_cycles()
         return len(claimed) - len(returned)
 
     async def _claim_suspect(self, names: list[str]) -> list[claims.ClaimedActivity]:
@@ -304,6 +372,7 @@ class ShardWorker(Runner):
 
     def ended(self, attempt: Attempt, ended: Ended) -> None:
         """An attempt is over: into the next decision of its run, or to the database by itself."""
+        self.rollups.activity_ended(attempt, ended)
         if ended.delay is None and attempt.eager:
             result = Result(attempt.seq, attempt.attempt, ended.kind, ended.payload)
             if self.committer.deliver(attempt.execution_id, result):

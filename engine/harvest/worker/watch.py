@@ -20,14 +20,15 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from harvest import clock
 from harvest.errors import StepTooLongError
 from harvest.replay.guard import is_standard_library
-from harvest.store.fleet import LEASE_SECONDS, RENEW_SECONDS, renew
+from harvest.replay.unwinding import let_strike
+from harvest.store.fleet import Orders, renew
 from harvest.store.pool import LOST
 from harvest.store.store import Store
+from harvest.worker.hurrying import Hurry
 from harvest.worker.options import Counters
 
 _log = logging.getLogger("harvest.worker")
@@ -54,6 +55,7 @@ class StepWatch:
         self._lock = threading.Lock()
         self.stack = ""
         self._logged: dict[str, list[tuple[str, str]]] = {}
+        self.hurry = Hurry()
 
     def begin(self, name: str) -> None:
         """A step of this workflow type begins."""
@@ -66,7 +68,7 @@ class StepWatch:
             began, self._began = self._began, None
             interrupted, self._interrupted_at = self._interrupted_at, None
             if interrupted is not None:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
+                let_strike()
         took = clock.monotonic() - (began or 0)
         if took > SLOW_STEP:
             self._counters.slow_steps += 1
@@ -127,11 +129,14 @@ def _is_users(frame: FrameType) -> bool:
 class Lease:
     """This worker's lease on one shard as far as it knows: alive until a local deadline, or lost for good.
 
-    It begins with the first `renewed`, when the shard has registered the worker.
+    It is `seconds` long and renewed every `every`. It begins with the first `renewed`, when the shard has registered
+    the worker.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, seconds: float, every: float) -> None:
         self.store = store
+        self.seconds = seconds
+        self.every = every
         self.lost = False
         self.begun = False
         self._alive_until = float("-inf")
@@ -144,20 +149,32 @@ class Lease:
     def renewed(self, sent: float) -> None:
         """The database has confirmed; the lease counts from when the request was sent."""
         self.begun = True
-        self._alive_until = sent + LEASE_SECONDS
+        self._alive_until = sent + self.seconds
 
 
 class WatchThread:
-    """Renews every lease each three seconds and looks at the step twice a second, until it is stopped."""
+    """Renews every lease in its time and looks at the step twice a second, until it is stopped.
+
+    With each renewal it tells what `tell` says (JSON), and passes on what people want of the worker, by shard.
+    """
 
     def __init__(
-        self, worker: UUID, leases: list[Lease], steps: StepWatch, counters: Counters, on_lost: Callable[[], None]
+        self,
+        worker: UUID,
+        leases: list[Lease],
+        steps: StepWatch,
+        counters: Counters,
+        on_lost: Callable[[], None],
+        tell: Callable[[], bytes],
+        on_orders: Callable[[int, Orders], None],
     ) -> None:
         self._worker = worker
         self._leases = leases
         self._steps = steps
         self._counters = counters
         self._on_lost = on_lost
+        self._tell = tell
+        self._on_orders = on_orders
         self._leases_over = threading.Event()
         self._leases_ended = threading.Event()
         self._stop = threading.Event()
@@ -211,7 +228,7 @@ class WatchThread:
                     if connection is None or connection.is_closed():
                         connection = await asyncpg.connect(
                             lease.store.url,
-                            timeout=RENEW_SECONDS,
+                            timeout=lease.every,
                             server_settings={"application_name": "harvest-lease", "jit": "off", "timezone": "UTC"},
                         )
                     await self._renew(lease, connection)
@@ -220,22 +237,23 @@ class WatchThread:
                     if connection is not None:
                         connection.terminate()
                         connection = None
-                await clock.sleep(RENEW_SECONDS if connection is not None else 0.5)
+                await clock.sleep(lease.every if connection is not None else min(0.5, lease.every))
         finally:
             if connection is not None:
                 connection.terminate()
 
     async def _renew(self, lease: Lease, connection: asyncpg.Connection[Any]) -> None:
         sent = clock.monotonic()
-        async with asyncio.timeout(RENEW_SECONDS):
-            watched = await renew(connection, self._worker, msgspec.json.encode(self._counters))
-        if watched is None:
+        async with asyncio.timeout(lease.every):
+            renewal = await renew(connection, self._worker, self._tell(), lease.seconds)
+        if renewal is None:
             lease.lost = True
             self._counters.leases_lost += 1
             self._on_lost()
             return
         lease.renewed(sent)
-        lease.store.hints.watched = watched
+        lease.store.hints.watched = renewal.watched
+        self._on_orders(lease.store.shard_id, renewal.orders)
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import uuid
+from datetime import datetime
 
 import asyncpg
 import msgspec
@@ -18,10 +19,14 @@ from harvest.errors import HarvestError, ShardUnavailableError
 from harvest.replay import guard, ordered
 from harvest.shards import Shards
 from harvest.store import fleet, migrate
-from harvest.store.fleet import DefinitionRow, WorkerRow
+from harvest.store.fleet import DefinitionRow, Orders, WorkerRow
 from harvest.store.pool import LOST
 from harvest.worker.activities import ActivityRunner, Attempt, Ended
+from harvest.worker.effective import effective
 from harvest.worker.options import Counters, WorkerOptions
+from harvest.worker.report import Ending, Now, WorkerReport, report_of, telling
+from harvest.worker.rollups import ProcessFigures
+from harvest.worker.sessions import Places
 from harvest.worker.shard import ShardWorker
 from harvest.worker.watch import StepWatch, WatchThread
 from harvest.worker.work import Residents
@@ -36,7 +41,8 @@ class Worker:
     """One incarnation: a random identity, a lease on each shard, and the loops that work under it.
 
     `lost` is set when a shard has declared this incarnation dead, or when a loop of it has died; it must then be
-    stopped, and another one started.
+    stopped, and another one started. `drain_asked` is set when people want it to end: it must be stopped, and no other
+    one started. `report` is how it went, once it has stopped.
     """
 
     def __init__(self, registry: Registry, shards: Shards, options: WorkerOptions | None = None) -> None:
@@ -44,15 +50,28 @@ class Worker:
         self.options = options or WorkerOptions()
         self.counters = Counters()
         self.lost = asyncio.Event()
+        self.drain_asked = asyncio.Event()
+        self.report: WorkerReport | None = None
+        self._drain_deadline: float | None = None
+        self._evicted: dict[int, datetime] = {}
+        self._began = clock.monotonic()
+        self._asking: set[asyncio.Task[None]] = set()
         self._registry = registry
         self._shards = shards
         self._started = False
         self._steps = StepWatch(self.counters)
+        caches = self.options.lease_ttl > 0
         self.residents = Residents(
-            self.options.resident_entries, self.options.resident_bytes, self.counters, self._steps
+            self.options.workflow_cache_size,
+            self.options.workflow_cache_bytes,
+            self.counters,
+            self._steps,
+            keeps_code=caches and self.options.resident_workflows,
+            keeps_history=caches and not self.options.resident_workflows,
         )
         self._runner = ActivityRunner(registry, self.options, self.counters)
         self._runner.on_end = self._ended
+        places = Places(self.options.max_concurrent_sessions)
         self._parts = {
             shard_id: ShardWorker(
                 shards,
@@ -65,9 +84,14 @@ class Worker:
                 self.options,
                 self.counters,
                 self.lost.set,
+                places,
             )
             for shard_id, store in shards.stores.items()
         }
+        figures = ProcessFigures(self.counters, self.residents, self._runner, self.options, self._held)
+        for part in self._parts.values():
+            part.on_order = self._look_at_orders
+            part.rollups.process = figures
         self._watch: WatchThread | None = None
         self._joined: list[ShardWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,6 +112,10 @@ class Worker:
         def lost() -> None:
             loop.call_soon_threadsafe(self.lost.set)
 
+        def wanted(shard_id: int, orders: Orders) -> None:
+            if orders != Orders():
+                loop.call_soon_threadsafe(self._obey, shard_id, orders)
+
         parts = list(self._parts.values())
         refusals = await asyncio.gather(*(self._join(part) for part in parts), return_exceptions=True)
         errors = [error for error in refusals if error is not None]
@@ -101,6 +129,8 @@ class Worker:
             self._steps,
             self.counters,
             lost,
+            self._tell,
+            wanted,
         )
         self._watch.start()
         for part in self._joined:
@@ -116,16 +146,20 @@ class Worker:
         if not self._started:
             return
         self._started = False
+        grace = self._grace()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._drain(part) for part in self._joined))
+        patience = 0.0 if self.lost.is_set() else min(grace, self.options.drain_timeout)
+        await asyncio.gather(*(part.ownership.hand_over(patience) for part in self._joined))
+        began = clock.monotonic()
+        await asyncio.gather(*(part.drain_sessions(grace) for part in self._joined))
         for part in self._joined:
             part.stop_claiming()
-        await asyncio.gather(
-            self._runner.stop(0 if self.lost.is_set() else self.options.drain_timeout),
-            *(self._drain(part) for part in self._joined),
-        )
+        await self._runner.stop(max(0.0, grace - (clock.monotonic() - began)))
         await asyncio.gather(*(part.stop() for part in self._joined))
+        self.report = self._reported()
         if self._watch is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._watch.end_leases)
         await asyncio.gather(*(self._leave(part) for part in self._joined))
@@ -133,12 +167,73 @@ class Worker:
         if self._watch is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._watch.stop)
         _log.info("worker %s has stopped: %s", self.options.display_name, self.counters.summary())
+        _log.info("worker %s: report %s", self.options.display_name, msgspec.json.encode(self.report).decode())
 
     def let_go_residents(self) -> None:
         """Forget every parked run: the next decision of each is cold."""
         self.residents.clear()
         for part in self._parts.values():
             part.committer.let_go_idle()
+
+    def _grace(self) -> float:
+        """Seconds that what runs is given at the end."""
+        if self.lost.is_set():
+            return 0.0
+        if self._drain_deadline is None:
+            return self.options.drain_timeout
+        return max(0.0, self._drain_deadline - clock.monotonic())
+
+    def _reported(self) -> WorkerReport:
+        ending: Ending = "lost" if self.lost.is_set() else "drained" if self.drain_asked.is_set() else "stopped"
+        return report_of(
+            self.counters,
+            worker=self.id,
+            name=self.options.display_name,
+            build=self.options.build,
+            ended=ending,
+            seconds=clock.monotonic() - self._began,
+            active_cycles=self._active_cycles(),
+        )
+
+    def _active_cycles(self) -> int:
+        return len(self._runner.running) + sum(len(part.committer.held) for part in self._parts.values())
+
+    def _tell(self) -> bytes:
+        """What goes with each renewal of a lease. Called by the thread that keeps the leases."""
+        now = Now(
+            runs_held=sum(len(part.committer.held) for part in self._parts.values()),
+            activities_running=len(self._runner.running),
+            residents=len(self.residents),
+            resident_bytes=self.residents.bytes,
+            lacks=sorted({name for part in self._parts.values() for name in part.claimer.lacking.definitions}),
+        )
+        return telling(self.counters, now)
+
+    def _look_at_orders(self, part: ShardWorker) -> None:
+        """People want something of this worker: ask what. Where that fails, the next renewal brings it."""
+        task = asyncio.get_running_loop().create_task(self._ask(part))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, part: ShardWorker) -> None:
+        try:
+            self._obey(part.store.shard_id, await fleet.orders(part.store, self.id))
+        except AWAY as error:
+            _log.warning("shard %s: what is wanted could not be read: %s", part.store.shard_id, error)
+
+    def _obey(self, shard_id: int, orders: Orders) -> None:
+        asked_at = orders.evict_requested_at
+        if asked_at is not None and self._evicted.get(shard_id) != asked_at:
+            self._evicted[shard_id] = asked_at
+            _log.info("worker %s lets go of %d parked runs", self.options.display_name, len(self.residents))
+            self.let_go_residents()
+        if not orders.drains:
+            return
+        if orders.drain_seconds is not None and self._started:
+            self._drain_deadline = clock.monotonic() + orders.drain_seconds
+        if not self.drain_asked.is_set():
+            _log.info("worker %s is asked to drain", self.options.display_name)
+            self.drain_asked.set()
 
     async def _join(self, part: ShardWorker) -> None:
         """Introduce this worker to a shard: its lease there begins."""
@@ -180,10 +275,14 @@ class Worker:
     async def _leave(self, part: ShardWorker) -> None:
         try:
             async with asyncio.timeout(3.0):
-                await fleet.stop(part.store, self.id)
+                await fleet.stop(part.store, self.id, msgspec.json.encode(self.report) if self.report else None)
+                await part.sessions.leave()
                 part.store.waker.wake(None)
         except Exception as error:
             _log.warning("shard %s was not told of the end: %s", part.store.shard_id, error)
+
+    def _held(self) -> int:
+        return sum(len(part.committer.held) for part in self._parts.values())
 
     def _ended(self, attempt: Attempt, ended: Ended) -> None:
         self._parts[attempt.shard_id].ended(attempt, ended)
@@ -197,6 +296,12 @@ class Worker:
             build=self.options.build,
             queues=self.options.queues,
             slots=self.options.activity_slots,
+            lease=self.options.owner_lease_ttl,
+            workflow_slots=self.options.workflow_slots,
+            workflow_types=tuple(sorted(f"{name}/{version}" for name, version in self._registry.workflows)),
+            activity_types=tuple(sorted(self._registry.activities)),
+            config=msgspec.json.encode(effective(self.options)),
+            sticky_ttl=self.options.lease_ttl,
         )
 
     async def _publish(self, part: ShardWorker) -> None:

@@ -7,15 +7,17 @@ from harvest.replay.context.children import ChildHandle
 from harvest.replay.context.handling import HandlerCalls
 from harvest.replay.context.joining import JoiningCalls, Winner
 from harvest.replay.context.messages import MessageCalls
+from harvest.replay.context.sessions import Session, SessionCalls
 from harvest.replay.context.timing import TimerHandle, TimingCalls
 from harvest.replay.context.versioning import VersioningCalls
 from harvest.replay.context.visibility import VisibilityCalls
 
-__all__ = ["ChildHandle", "TimerHandle", "Winner", "WorkflowContext", "WorkflowInfo", "WorkflowLogger"]
+__all__ = ["ChildHandle", "Session", "TimerHandle", "Winner", "WorkflowContext", "WorkflowInfo", "WorkflowLogger"]
 
 
 class WorkflowContext(
     JoiningCalls,
+    SessionCalls,
     MessageCalls,
     HandlerCalls,
     TimingCalls,

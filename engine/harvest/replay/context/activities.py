@@ -14,6 +14,7 @@ from harvest.replay.commands import CancelActivity, ScheduleActivity
 from harvest.replay.context.base import ContextBase
 from harvest.replay.loop import WorkflowFuture
 from harvest.replay.records import RunLocal
+from harvest.replay.sessions import OpenSession
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +41,9 @@ class ActivityCalls(ContextBase):
         """
         return await self._schedule(activity, args, kwargs)
 
-    def _schedule(self, activity: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowFuture:
+    def _schedule(
+        self, activity: Any, args: tuple[Any, ...], kwargs: dict[str, Any], session: OpenSession | None = None
+    ) -> WorkflowFuture:
         run = self._run
         if isinstance(activity, str):
             data, digest = encoded(None, args, kwargs, f"activity {activity!r}")
@@ -57,9 +60,10 @@ class ActivityCalls(ContextBase):
             name=name,
             input=data,
             digest=digest,
-            queue=options.queue or run.identity.queue,
+            queue=session.queue if session is not None else options.queue or run.identity.queue,
             options=options,
             definition=definition,
+            session=session,
         )
         return run.ask(run.pending, command, CancelActivity(seq))
 

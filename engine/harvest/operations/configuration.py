@@ -1,0 +1,92 @@
+"""How this deployment is configured, as it works: the workers' options, limits, shards, connections. No secrets."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from msgspec import Struct
+
+from harvest.history import limits
+from harvest.operations.worker_views import ConfigOption
+from harvest.operations.workers import config_of
+from harvest.shards import Partial, Shards
+from harvest.store import pool
+from harvest.store import workers as rows
+from harvest.store.store import Store
+
+MOST_WORKERS: Final = 200
+
+
+class WorkerConfig(Struct, frozen=True, kw_only=True):
+    """The options of a living worker, each with its value and origin; durations in milliseconds under `…_ms`."""
+
+    worker_id: UUID
+    name: str
+    options: list[ConfigOption]
+
+
+class PayloadCaps(Struct, frozen=True, kw_only=True):
+    """What may be stored, in bytes where no other unit is named."""
+
+    payload_bytes: int = limits.PAYLOAD_BYTES
+    payload_warn_bytes: int = limits.PAYLOAD_WARN_BYTES
+    request_bytes: int = limits.REQUEST_BYTES
+    nesting: int = limits.NESTING
+    workflow_id_bytes: int = limits.WORKFLOW_ID_BYTES
+    name_bytes: int = limits.NAME_BYTES
+    pending_of_a_kind: int = limits.PENDING_OF_A_KIND
+    history_events_soft: int = limits.HISTORY_EVENTS_SOFT
+    history_events_hard: int = limits.HISTORY_EVENTS_HARD
+    history_bytes_soft: int = limits.HISTORY_BYTES_SOFT
+    history_bytes_hard: int = limits.HISTORY_BYTES_HARD
+
+
+class ShardTopology(Struct, frozen=True, kw_only=True):
+    """The shards that this process knows: which it reads, which take new workflows, and the default one."""
+
+    default_shard: int
+    readable_shards: list[int]
+    writable_shards: list[int]
+
+
+class PoolConfig(Struct, frozen=True, kw_only=True):
+    """The connections that a process keeps to each shard for one purpose, and the limit of one statement."""
+
+    name: str
+    size: int
+    limit_ms: int
+
+
+def payload_caps() -> PayloadCaps:
+    """The limits of this release."""
+    return PayloadCaps()
+
+
+def topology(shards: Shards) -> ShardTopology:
+    """The shards as this process routes over them."""
+    router = shards.router
+    return ShardTopology(
+        default_shard=router.default, readable_shards=list(router.readable), writable_shards=list(router.writable)
+    )
+
+
+def pools() -> list[PoolConfig]:
+    """The connections of each process to each shard, by purpose."""
+    roles = (pool.COMMIT, pool.CLAIM, pool.SCAN, pool.DELIVER, pool.WRITE, pool.READ)
+    return [PoolConfig(name=role.name, size=role.size, limit_ms=round(role.limit * 1000)) for role in roles]
+
+
+async def worker_configs(shards: Shards) -> Partial[WorkerConfig]:
+    """The options of every living worker, by name; each worker once."""
+
+    async def read(store: Store) -> list[WorkerConfig]:
+        return [
+            WorkerConfig(worker_id=row["worker"], name=row["name"], options=config_of(row["config"]))
+            for row in await rows.configurations(store, MOST_WORKERS)
+        ]
+
+    found = await shards.fan_out(read)
+    once = {each.worker_id: each for each in found.rows}
+    ordered = sorted(once.values(), key=lambda each: (each.name, each.worker_id))
+    return Partial(rows=ordered, expected=found.expected, read=found.read, missing=found.missing)

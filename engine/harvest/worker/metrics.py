@@ -1,0 +1,166 @@
+"""What a worker measures, and how OpenTelemetry gets it: the seeds' names, a closed set of labels.
+
+Counting is a dictionary's work and always on. Where the process has a meter provider, counters and gauges are told to
+it when it asks; values of histograms go there one by one, so that they cost only those who look at them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from harvest import clock
+from harvest.history.states import State
+from harvest.store.measures import CATALOGUE, PREFIX, TOLD_BOUNDS, Key, Metric, Totals, with_derived
+
+_TOTALS_SECONDS: Final = 0.5
+_WORDS: Final = {state: state.name.lower() for state in State}
+
+
+class Measures:
+    """The totals of one worker on one shard. `fresh` is what was measured since the last `flush`."""
+
+    def __init__(self, shard_id: int) -> None:
+        self.fresh = Totals()
+        self.whole = Totals()
+        self.records = has_meter()
+        self._shard = str(shard_id)
+
+    def flush(self) -> Totals:
+        """Take what is fresh; from now on it is in `whole` too."""
+        fresh, self.fresh = self.fresh, Totals()
+        whole = Totals()
+        whole.add(self.whole)
+        whole.add(fresh)
+        # Whoever reads it in another thread goes on with the one before.
+        self.whole = whole
+        return fresh
+
+    def count(self, key: Key, amount: float = 1) -> None:
+        """Add to a counter of the catalogue: its name, then the values of its labels."""
+        self.fresh.count(key, amount)
+
+    def observe(self, key: Key, seconds: float) -> None:
+        """Add to a histogram of the catalogue."""
+        self.fresh.observe(key, seconds)
+        if self.records:
+            self.record(key, seconds)
+
+    def record(self, key: Key, value: float) -> None:
+        """Tell OpenTelemetry of a value."""
+        PROCESS.record(key, value)
+
+    def dispatched(self, queue: str, waited: float) -> None:
+        """A workflow task was taken from its queue, so many seconds after it was due."""
+        self.count(("shard.dispatched", self._shard))
+        self.observe(("queue.schedule_to_start", queue, "workflow"), waited)
+
+    def activity_taken(self, queue: str, waited: float) -> None:
+        """An activity was taken from its queue, so many seconds after it was due."""
+        self.observe(("queue.schedule_to_start", queue, "activity"), waited)
+
+    def activity_ended(self, name: str, status: str, seconds: float) -> None:
+        """An attempt is over: `completed`, `failed`, `timed_out`, `retried`, or `overruled` by its timeout."""
+        self.observe(("activity.duration", name, status), seconds)
+
+    def closed(self, workflow: str, state: State, seconds: float, events: int) -> None:
+        """A decision has closed a run, so many seconds after its start and with so many events."""
+        self.observe(("workflow.duration", workflow, _WORDS[state]), seconds)
+        self.observe(("workflow.history_size", workflow), events / 1e6)
+
+    def fenced(self) -> None:
+        """A decision was refused because another holds the run."""
+        self.count(("shard.fenced", self._shard))
+
+
+class ProcessMetrics:
+    """All measures of this process as OpenTelemetry sees them. What has ended stays in the counters."""
+
+    def __init__(self) -> None:
+        self._live: list[Measures] = []
+        self._ended = Totals()
+        self._histograms: dict[str, Any] = {}
+        self._begun = False
+        self._summed = with_derived(Totals())
+        self._summed_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def join(self, measures: Measures) -> None:
+        """Tell of these from now on."""
+        with self._lock:
+            self._live.append(measures)
+            if not self._begun:
+                self._begun = True
+                self._make()
+
+    def leave(self, measures: Measures) -> None:
+        """These will not grow any more."""
+        with self._lock:
+            if measures in self._live:
+                self._live.remove(measures)
+                ended = Totals()
+                ended.add(self._ended)
+                ended.add(measures.whole)
+                ended.gauges = {}
+                self._ended = ended
+
+    def record(self, key: Key, value: float) -> None:
+        """Tell of one value of a histogram."""
+        metric = CATALOGUE[key[0]]
+        value = value if metric.unit == "s" else value * 1e6
+        self._histograms[key[0]].record(value, dict(zip(metric.labels, key[1:], strict=True)))
+
+    def totals(self) -> Totals:
+        """The sum of everything in this process, half a second old at most."""
+        with self._lock:
+            if clock.monotonic() - self._summed_at > _TOTALS_SECONDS:
+                found = Totals()
+                for part in (self._ended, *(measures.whole for measures in self._live)):
+                    found.add(part)
+                self._summed, self._summed_at = with_derived(found), clock.monotonic()
+            return self._summed
+
+    def _make(self) -> None:
+        meter = metrics.get_meter("harvest")
+        for metric in CATALOGUE.values():
+            name, about, unit = PREFIX + metric.name, metric.about, metric.unit
+            if metric.kind == "counter":
+                meter.create_observable_counter(name, [self._observed(metric)], unit, about)
+            elif metric.kind == "gauge":
+                meter.create_observable_gauge(name, [self._observed(metric)], unit, about)
+            else:
+                scale = 1.0 if unit == "s" else 1e6
+                self._histograms[metric.name] = meter.create_histogram(
+                    name, unit, about, explicit_bucket_boundaries_advisory=[bound * scale for bound in TOLD_BOUNDS]
+                )
+
+    def _observed(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            totals = self.totals()
+            figures = totals.counters if metric.kind == "counter" else totals.gauges
+            return [
+                Observation(figure, dict(zip(metric.labels, key[1:], strict=True)))
+                for key, figure in figures.items()
+                if key[0] == metric.name
+            ]
+
+        return observe
+
+
+PROCESS: Final = ProcessMetrics()
+
+
+def has_meter() -> bool:
+    """Whether this process has a meter provider: without one there is nobody to tell."""
+    return not type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics")
+
+
+def span_tracer() -> trace.Tracer | None:
+    """The tracer of this process; None when it has no tracer provider."""
+    if type(trace.get_tracer_provider()).__module__.startswith("opentelemetry.trace"):
+        return None
+    return trace.get_tracer("harvest")
