@@ -5,9 +5,9 @@ from alembic import op
 revision = "0003"
 down_revision = "0002"
 
-# A partition belongs to `owner` while that worker's lease lives (decision 0009). A commit takes `for key share` on its
-# row: the unique index makes a new epoch a change of key, which waits for commits and for which commits wait, while
-# nothing else does. `heir` is who was offered the partition, `residents` the runs that it is to warm, 16 bytes each.
+# A partition belongs to `owner` while that worker's lease lives; a commit asks that the epoch of its task is still that
+# of the row, and locks nothing here (decision 0009). `heir` is who was offered the partition, `residents` the runs that
+# it is to warm, 16 bytes each.
 PARTITIONS = (
     """
     create table harvest_partitions (
@@ -21,7 +21,6 @@ PARTITIONS = (
         residents bytea
     ) with (fillfactor = 50)
     """,
-    "create unique index harvest_partitions_epoch on harvest_partitions (partition, epoch)",
     "insert into harvest_partitions (partition) select generate_series(0, 511)",
     """
     create table harvest_partition_journal (

@@ -37,6 +37,8 @@ AT_ONCE: Final = 25
 SIGNAL_PACE: Final = 0.3
 """Seconds between two signals to a run: about what it takes to come to the next race."""
 END_PACE: Final = 0.5
+TOLD_SECONDS: Final = 2.0
+"""How long after a decision it is written down, at the most."""
 IDLE_SECONDS: Final = 1.0
 """How long the workers are watched when there is nothing left to do."""
 Driver = Callable[[Fleet, list[UUID]], Awaitable[None]]
@@ -96,8 +98,22 @@ async def warm(url: str, mode: str, eager: str, count: str) -> dict[str, Any]:
                 "evicted": grown["evicted"],
             }
             before = now
+        await asyncio.sleep(TOLD_SECONDS)
     await _all_completed(url)
-    return result
+    return {shape: told | await _reasons(url, shape) for shape, told in result.items()}
+
+
+async def _reasons(url: str, workflow: str) -> dict[str, int]:
+    """Why decisions of runs of this workflow were not warm, by what is kept of each run; its first is left out."""
+    async with connected(url) as connection:
+        rows = await connection.fetch(
+            """select d.outcome || '_' || d.reason as why, count(*) as n
+                 from harvest_decisions d join harvest_executions e using (execution_id)
+                where e.workflow_name = $1 and d.outcome <> 'hit' and d.reason <> 'first'
+                group by 1 order by 1""",
+            workflow,
+        )
+    return {row["why"]: row["n"] for row in rows}
 
 
 async def timers(url: str, mode: str, count: str, seconds: str) -> dict[str, Any]:

@@ -145,9 +145,12 @@ async def test_the_journal_of_a_partition_is_a_part_of_the_page(site: Site, stor
     assert 'id="p37" href="?p=37#journal" class="free" aria-label="37, no owner, epoch 12" aria-current="true"' in (
         page.text
     )
-    older = re.search(r'href="([^"#]+)#journal" data-open>Older', page.text)
-    assert older
-    assert "acquired by owner-0, epoch 1" in words(await site.get(older[1].replace("&amp;", "&")))
+    for _ in range(2):
+        older = re.search(r'href="([^"#]+)#journal" data-open>Older', page.text)
+        assert older
+        page = await site.get(older[1].replace("&amp;", "&"))
+    assert "acquired by owner-0, epoch 1" in words(page)
+    assert "data-open>Older" not in page.text
 
 
 @pytest.mark.parametrize(

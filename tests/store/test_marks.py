@@ -168,3 +168,16 @@ def test_slow_full_looks_are_made_less_often() -> None:
         note(marks, START, [])
     with patch.object(clock, "monotonic", lambda: 100.3):
         assert marks.pause(60.0) == pytest.approx(3.0)
+
+
+def test_what_is_forgotten_is_looked_at_whole_even_if_a_claim_was_under_way() -> None:
+    marks = Marks()
+    whole = [Seek("q", 2**15, -(2**15) - 1)]
+    assert marks.seeks(QUEUE) == whole
+    marks.note(QUEUE, 10, START, [Picked("q", 0, START)])
+    assert marks.seeks(QUEUE) != whole
+    marks.forget()
+    marks.note(QUEUE, 10, START, [])
+    assert marks.seeks(QUEUE) == whole
+    marks.note(QUEUE, 10, START, [Picked("q", 0, START)])
+    assert marks.seeks(QUEUE) != whole

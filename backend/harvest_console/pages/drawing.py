@@ -28,10 +28,12 @@ WORDS: Final = {
     "external_cancel": "Cancel of a run",
     "external_await": "Wait for a run",
     "pause": "Pause",
+    "session": "Session",
 }
 # The pattern and the state whose mark an outcome has; others are drawn plain, as what has gone well.
 _LOOKS: Final = {
     "failed": ("failed", "FAILED"),
+    "broken": ("failed", "FAILED"),
     "timed_out": ("timed_out", "TIMED_OUT"),
     "cancelled": ("cancelled", "CANCELLED"),
 }
@@ -177,7 +179,7 @@ class _Bar:
             return f"fires {instant_text(step.fires_at, self._zone, self._now)}"
         length = span_text((self._end - step.start).total_seconds())
         told = [f"for {length}" if self._goes_on else length]
-        if step.outcome not in (None, "completed", "fired", "delivered", "resumed") or self._is_open:
+        if step.outcome not in (None, "completed", "fired", "delivered", "resumed", "closed") or self._is_open:
             told.append(self._outcome())
         if step.attempts is not None and step.attempts > 1:
             told.append(f"{step.attempts} attempts")

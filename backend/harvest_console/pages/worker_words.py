@@ -38,7 +38,7 @@ COUNTERS: Final = {
     "fenced": "decisions refused by the fence",
     "unknown": "commits without an answer",
     "leases_lost": "leases lost",
-    "evicted": "parked runs let go",
+    "evicted": "parked runs let go for room",
     "loaded_events": "events read",
     "loaded_bytes": "bytes of history read",
     "infrastructure_errors": "errors of the database",

@@ -99,7 +99,7 @@ async def overview(shards: Shards) -> Overview:
         status=answer.status,
         missing=answer.missing,
         shards=sorted((*found, *missing), key=lambda shard: shard.shard_id),
-        workers=sorted(workers.values(), key=lambda worker: worker.name),
+        workers=sorted(workers.values(), key=lambda worker: (not worker.alive, worker.name)),
         open=sum(shard.open for shard in found),
         open_capped=any(shard.open_capped for shard in found),
         paused=sum(shard.paused for shard in found),

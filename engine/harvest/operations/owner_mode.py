@@ -111,7 +111,7 @@ async def enable(shards: Shards, actor: Actor, shard_id: int, *, reason: str) ->
     if since is None:
         await record(shards, actor, ENABLE, TARGET, str(shard_id), "succeeded", "owner mode was on before")
         return OwnerModeChange(shard_id=shard_id, enabled=True, since=before.since, changed=False)
-    store.waker.wake(None)
+    store.waker.tell_owner(None)
     return OwnerModeChange(shard_id=shard_id, enabled=True, since=since, changed=True)
 
 
@@ -132,7 +132,7 @@ async def disable(shards: Shards, actor: Actor, shard_id: int, *, reason: str) -
         await record(shards, actor, DISABLE, TARGET, str(shard_id), "failed", error.message)
         raise
     if found.switch.enabled:
-        store.waker.wake(None)
+        store.waker.tell_owner(None)
     else:
         await record(shards, actor, DISABLE, TARGET, str(shard_id), "succeeded", "owner mode was off before")
     return OwnerModeChange(shard_id=shard_id, enabled=False, since=None, changed=found.switch.enabled)

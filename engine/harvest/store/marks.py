@@ -62,6 +62,7 @@ class Marks:
         self._handicap = handicap
         self._marks: dict[str, dict[int, _Mark]] = {}
         self._look_at = 0.0
+        self._is_anew = False
         self._looking_since: float | None = None
 
     def pause(self, seconds: float) -> float:
@@ -69,10 +70,15 @@ class Marks:
         to_look = self._look_at - clock.monotonic()
         return min(seconds, to_look) if to_look > 0 else seconds
 
+    def forget(self) -> None:
+        """What was not this worker's may be now: the next claim looks at all of it."""
+        self._is_anew = True
+
     def seeks(self, queues: Sequence[str]) -> list[Seek]:
         """Where the next claim looks, in order. All of it, if a full look is due."""
         now = clock.monotonic()
-        if now >= self._look_at:
+        if now >= self._look_at or self._is_anew:
+            self._is_anew = False
             self._marks.clear()
             self._looking_since = now
         return [seek for queue in queues for seek in self._seeks_of(queue)]

@@ -76,7 +76,7 @@ CATALOGUE: Final = _metrics(
     ("worker.definition_unavailable", "counter", "", "", "Tasks left to others because their code is not here."),
     ("worker.slow_steps", "counter", "", "", "Steps of workflow code that held the worker for over 50 ms."),
     ("worker.evicted", "counter", "", "", "Parked runs let go to keep memory within its bounds."),
-    ("worker.waits", "counter", "", "kind", "Times that a worker found nothing to do, or stood back after an error."),
+    ("worker.waits", "counter", "", "kind", "Looks that found nothing, and pauses after those and after errors."),
     ("worker.failures", "counter", "", "", "Errors of the database or the network that a worker met."),
     ("worker.slots_in_use", "gauge", "", "kind", "Slots that are taken."),
     ("worker.slots_available", "gauge", "", "kind", "Slots that are free."),

@@ -155,8 +155,8 @@ update harvest_partitions p set accepted = true, residents = null
   from offered o where p.partition = o.partition
 returning p.owner"""
 
-# The tasks that the old owner still holds are parked, or pending where others have written meanwhile: its activities
-# go on, and report by themselves.
+# The tasks that the old owner still holds are pending, whatever it has decided until now: a run may have begun a local
+# activity since they were listed. Its other activities go on, and report by themselves.
 _TRANSFER: Final = """
 with mine as materialized (
     select partition, epoch, heir from harvest_partitions
@@ -180,8 +180,7 @@ held as materialized (
 ),
 tasks as (
     update harvest_workflow_tasks t
-       set state = case t.state when 1 then 2 else 0 end, worker = null, due = clock_timestamp(),
-           sort_at = clock_timestamp()
+       set state = 0, worker = null, due = clock_timestamp(), sort_at = clock_timestamp()
      where t.execution_id = any(array(select execution_id from held))
 ),
 told as (
@@ -194,10 +193,13 @@ told as (
 )
 select partition, owner from given"""
 
+# What was refused because the run had ended or was paused meanwhile is no matter of its partition.
 _FENCED: Final = """
 insert into harvest_partition_journal (partition, event, worker, worker_name, epoch, detail)
 select f.partition, 'fenced', $1, coalesce(w.name, ''), f.epoch, f.count || ' late commits were refused'
   from unnest($2::smallint[], $3::int[], $4::int[]) as f(partition, epoch, count)
+  join harvest_partitions p
+    on p.partition = f.partition and (p.owner is distinct from $1 or p.epoch <> f.epoch)
   left join harvest_workers w on w.worker = $1"""
 
 _WARMABLE: Final = """

@@ -30,7 +30,7 @@ _INSTANTS: Final = _among(kind.begins for kind in STEP_KINDS if not kind.ends)
 _BY_EVENT: Final = _among(kind.begins for kind in STEP_KINDS if kind.by_event)
 _ANSWERS: Final = _among((EventKind.UPDATE_COMPLETED, EventKind.UPDATE_FAILED))
 _FAILED: Final = _among(
-    end for kind in STEP_KINDS for end, word in kind.ends.items() if word in ("failed", "timed_out")
+    end for kind in STEP_KINDS for end, word in kind.ends.items() if word in ("failed", "timed_out", "broken")
 )
 _PAUSED, _RESUMED = int(EventKind.WORKFLOW_EXECUTION_PAUSED), int(EventKind.WORKFLOW_EXECUTION_RESUMED)
 

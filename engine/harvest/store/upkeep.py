@@ -101,6 +101,9 @@ _SWEEP = (
     """delete from harvest_dedupe where ctid = any(array(
          select ctid from harvest_dedupe where kind = 1 and created_at < clock_timestamp() - interval '25 hours'
           limit 1000))""",
+    """delete from harvest_partition_journal where id = any(array(
+         select id from harvest_partition_journal where at < clock_timestamp() - interval '30 days'
+          order by at limit 1000))""",
     """delete from harvest_signin_links where expires_at < clock_timestamp() - interval '1 day'""",
     """delete from harvest_console_sessions where expires_at < clock_timestamp() - interval '1 day'""",
     requests.SWEEP,

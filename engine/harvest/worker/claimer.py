@@ -68,6 +68,11 @@ class Claimer:
         self._committer.tracer.heard()
         self._wake.set()
 
+    def look_anew(self) -> None:
+        """The partitions are others now: what waits in them may lie before the marks."""
+        self._marks.forget()
+        self._wake.set()
+
     def stop(self) -> None:
         """Claim nothing more."""
         self._stopping = True
@@ -91,7 +96,8 @@ class Claimer:
                 continue
             if not found:
                 at_most = self._marks.pause(self._options.poll_interval)
-                await self._backoff.idle(self._wake, at_most if self._room > 0 else FULL_PAUSE)
+                is_full = self._room <= 0 and self._options.workflow_slots > 0
+                await self._backoff.idle(self._wake, FULL_PAUSE if is_full else at_most)
                 continue
             self._backoff.worked()
             if self._committer.backlog > self._options.claim_batch:
@@ -107,8 +113,8 @@ class Claimer:
             suspects = await self._claim_suspect()
         claimed = await self._able(await self._claim())
         suspects = await self._able(suspects)
-        works = [self._work_of(each) for each in (*claimed, *suspects)]
-        self._on_trial = works[-1] if suspects else self._on_trial
+        works = [self._work_of(each) for each in (*claimed, *suspects) if not self._is_retaken(each)]
+        self._on_trial = works[-1] if suspects and works else self._on_trial
         wanted = {w.execution_id: w.wants for w in works if not w.delta}
         try:
             works += await self._held_with_news(wanted)
@@ -191,11 +197,16 @@ class Claimer:
             lacks=self.lacking.definitions,
         )
 
-    def _work_of(self, claimed: Claimed) -> Work:
-        """The resident run if it is here, else a new one that will be replayed.
+    def _is_retaken(self, claimed: Claimed) -> bool:
+        """A run that was parked and woken before the answer of its commit was read: it stays, and goes on there."""
+        work = self._committer.held.get(claimed.execution_id)
+        if work is None or not work.busy or work.run is None:
+            return False
+        work.again = (claimed.attempt, claimed.owner_epoch)
+        return True
 
-        It takes the place of work whose last answer has not been read yet: the run was parked and woken meanwhile.
-        """
+    def _work_of(self, claimed: Claimed) -> Work:
+        """The resident run if it is here, else a new one that will be replayed."""
         work = self._committer.residents.take(claimed.execution_id)
         if work is None:
             work = Work(

@@ -145,6 +145,7 @@ class Committer(HeldRuns):
 
     async def _decide(self, batch: Batch, work: Work, now: datetime) -> Decision | None:
         work.busy = True
+        work.retake()
         if work.delta and work.consumed:
             # Others have written first, where the results of local activities were bet on.
             self._counters.declined_overtaken += 1
@@ -319,7 +320,7 @@ class Committer(HeldRuns):
                     self._counters.fenced += 1
                     self.tracer.fenced(work)
                     self.on_fenced(work)
-                    self._drop(work)
+                    self._drop(work, is_anothers=work.owner_epoch is not None)
                 elif work.consumed:
                     # It bet on places in history that others took.
                     self._counters.moved += 1
@@ -333,12 +334,15 @@ class Committer(HeldRuns):
             await self._catch_up(behind)
 
     def _superseded(self, decision: Decision, answer: Answer) -> None:
-        """The run was claimed anew before this answer was read: its new work goes on, this one is let go."""
+        """The run was claimed anew, or went to another worker, before this answer was read: this work is let go."""
         if answer is not Answer.PASSED:
             self._give_back(decision)
             self._drop(decision.work)
-        else:
-            self.let_go(decision.work)
+            return
+        if decision.eager:
+            self._runner.start_activities(decision.work, decision)
+        self._announce(decision)
+        self.let_go(decision.work)
 
     def _again(self, decisions: list[Decision]) -> None:
         """Nothing was written: decide again, at once the first time, then after a pause."""
@@ -365,20 +369,10 @@ class Committer(HeldRuns):
         work.hold_until = None
         work.next_event_id = decision.next_event_id
         work.history_bytes += decision.size
-        self._store.hints.touch(work.partition)
-        if decision.cancelled:
-            self._runner.cancel(work.execution_id, decision.cancelled)
-        if decision.delivers:
-            self.on_deliveries(work.execution_id)
-        if decision.sessions is not None:
-            self.on_sessions(decision.sessions)
-        if decision.progress:
-            self.on_progress(work.execution_id, decision.progress)
+        self._announce(decision)
         if decision.outcome is not None:
             self._counters.closed += 1
             self.tracer.closed(work, CLOSES_AS[decision.outcome.kind])
-            if decision.outcome.onward is not None:
-                self.on_successor()
             self.held.pop(work.execution_id, None)
             self.locals.forget(work.execution_id)
             if work.inflight:
@@ -390,20 +384,38 @@ class Committer(HeldRuns):
             work.inflight[command.seq] = 1
         if decision.eager:
             self._runner.start_activities(work, decision)
-        if decision.queued:
-            self._runner.pending()
-        if decision.fires_at is not None:
-            self.on_timer(decision.fires_at)
-        if work.stale:
+        again = work.retake()
+        if work.stale or again:
             work.stale = False
             self.on_stale(work)
         if work.inbox or (decision.holds and not work.is_busy_elsewhere):
             self.ready(work)
+        elif again:
+            return
         elif not work.is_busy_elsewhere and not work.queued:
             self.held.pop(work.execution_id, None)
             self.residents.put(work)
         elif not work.queued:
             self.residents.rest(work)
+
+    def _announce(self, decision: Decision) -> None:
+        """Tell everybody whom a committed decision concerns."""
+        work = decision.work
+        self._store.hints.touch(work.partition)
+        if decision.cancelled:
+            self._runner.cancel(work.execution_id, decision.cancelled)
+        if decision.delivers:
+            self.on_deliveries(work.execution_id)
+        if decision.sessions is not None:
+            self.on_sessions(decision.sessions)
+        if decision.progress:
+            self.on_progress(work.execution_id, decision.progress)
+        if decision.outcome is not None and decision.outcome.onward is not None:
+            self.on_successor()
+        if decision.queued:
+            self._runner.pending()
+        if decision.fires_at is not None:
+            self.on_timer(decision.fires_at)
 
     async def _catch_up(self, works: list[Work]) -> None:
         """Others have written first: deliver what they wrote and go on."""
@@ -428,14 +440,14 @@ class Committer(HeldRuns):
         _log.error("execution %s is blocked: %s", work.execution_id, error.message.partition("\n")[0].rstrip(":"))
         self._recovery.block(work, self.let_go(work), error)
 
-    def _drop(self, work: Work) -> None:
+    def _drop(self, work: Work, *, is_anothers: bool = False) -> None:
         """Let go of a run: its results are appended by themselves, its task goes back, whoever takes it replays."""
-        self._recovery.drop(work, self.let_go(work))
+        self._recovery.drop(work, self.let_go(work), is_anothers=is_anothers)
 
     def hand_back(self, work: Work) -> None:
         """Let go of a run whose partition is another's now; what it still has goes into history by itself."""
         if self.held.get(work.execution_id) is work:
-            self._drop(work)
+            self._drop(work, is_anothers=True)
         elif self.residents.find(work.execution_id) is work:
             self.residents.take(work.execution_id)
             self.residents.let_go(work)

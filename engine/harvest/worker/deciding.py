@@ -119,7 +119,8 @@ class Decider:
             fit = run.blocked is None and not run.is_done
         except (StepInterrupted, HarvestError):
             fit = False
-        except Exception:
+        except BaseException:
+            # As for a step: it must not end the loop that gives this worker its partitions.
             _log.exception("execution %s could not be warmed", work.execution_id)
             fit = False
         return self._steps.end() is None and fit

@@ -100,9 +100,10 @@ class HeldRuns:
 
     def let_go(self, work: Work) -> list[Result]:
         """Let go of a run; returns the results that no decision has brought along."""
-        if self.held.get(work.execution_id) is work:
-            del self.held[work.execution_id]
-        self.locals.forget(work.execution_id)
+        if self.held.get(work.execution_id, work) is work:
+            self.held.pop(work.execution_id, None)
+            self.locals.forget(work.execution_id)
+        work.retake()
         work.busy = work.queued = False
         work.hold_until = None
         results_left = [result for result, _ in work.consumed] + list(work.inbox)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
@@ -31,11 +31,13 @@ from harvest.worker.work import Work
 _log = logging.getLogger("harvest.worker")
 SCAN_SECONDS: Final = 1.0
 SETTLE_SECONDS: Final = 0.25
-OFFER_SCANS: Final = 3
+OFFER_SECONDS: Final = 3.0
 LOOK_SECONDS: Final = 0.2
 ANSWER_SECONDS: Final = 0.02
 LAST_SECONDS: Final = 2.0
 ACCEPT_AT_ONCE: Final = 64
+WARM_AT_ONCE: Final = 200
+ACCEPT_SECONDS: Final = 1.0
 LET_GO_AT_ONCE: Final = 50
 AWAY: Final = (ShardUnavailableError, asyncpg.PostgresError)
 
@@ -57,7 +59,7 @@ class Ownership:
         self._warmer = warmer
         self._counters = counters
         self._leaving: set[int] = set()
-        self._offered: dict[int, int] = {}
+        self._offered: dict[int, float] = {}
         self._fenced: Counter[tuple[int, int]] = Counter()
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
@@ -135,6 +137,7 @@ class Ownership:
     def _switched_off(self) -> None:
         if self.owner_mode:
             self.owner_mode = False
+            self._counters.partitions_owned -= len(self.owned)
             self.owned = {}
             self._leaving.clear()
             self._offered.clear()
@@ -145,11 +148,15 @@ class Ownership:
         changed = not self.owner_mode or mine != self.owned
         lost = self.owned.keys() - mine.keys()
         self.owner_mode = True
+        self._counters.partitions_owned += len(mine) - len(self.owned)
         self.owned = mine
-        self._counters.partitions_owned = len(mine)
         self._leaving &= mine.keys()
-        offered = {each.partition for each in scan.partitions if each.owner == self._worker and each.heir is not None}
-        self._offered = {partition: self._offered.get(partition, 0) for partition in offered}
+        # Who has no time to wait for an heir that has gone offers anew.
+        heirs = {each.heir for each in scan.partitions} - {None}
+        heirs = heirs & set(scan.live) if self._draining else heirs
+        offered = {each.partition for each in scan.partitions if each.owner == self._worker and each.heir in heirs}
+        now = clock.monotonic()
+        self._offered = {partition: self._offered.get(partition, now) for partition in offered}
         if lost:
             _log.warning("shard %s: lost %d partitions", self._store.shard_id, len(lost))
         if changed:
@@ -172,7 +179,11 @@ class Ownership:
     async def _write_fenced(self) -> None:
         if self._fenced:
             fenced, self._fenced = self._fenced, Counter()
-            await partitions.note_fenced(self._store, self._worker, fenced)
+            try:
+                await partitions.note_fenced(self._store, self._worker, fenced)
+            except AWAY:
+                self._fenced += fenced
+                raise
 
     # Taking and giving
 
@@ -195,13 +206,13 @@ class Ownership:
         taken = await partitions.acquire(self._store, self._worker, most)
         if not taken:
             return
+        self._counters.partitions_owned += len(taken.keys() - self.owned.keys())
         self.owned |= taken
-        self._counters.partitions_owned = len(self.owned)
         self._counters.partitions_acquired += len(taken)
         _log.info("shard %s: owns %d partitions", self._store.shard_id, len(self.owned))
+        self.on_change()
         if late and self.on_expired is not None:
             await self.on_expired()
-        self.on_change()
 
     async def _offer(self, scan: Scan, count: int) -> None:
         """Offer partitions to those who own least; each is told which runs are resident here."""
@@ -216,7 +227,7 @@ class Ownership:
             runs[work.partition].append(work.execution_id)
         offers = {partition: (heir, runs[partition]) for partition, heir in zip(chosen, heirs, strict=False)}
         await partitions.offer(self._store, self._worker, offers)
-        self._offered |= dict.fromkeys(chosen, 0)
+        self._offered |= dict.fromkeys(chosen, clock.monotonic())
         for heir in set(heirs):
             self._store.waker.tell_owner(heir)
 
@@ -224,29 +235,37 @@ class Ownership:
         """An heir that does not answer: stop taking what it was offered, and free it one look later."""
         if self._draining:
             return
-        self._offered = {partition: scans + 1 for partition, scans in self._offered.items()}
-        self._leaving |= {partition for partition, scans in self._offered.items() if scans >= OFFER_SCANS}
-        late = [partition for partition, scans in self._offered.items() if scans > OFFER_SCANS]
+        waited = {partition: clock.monotonic() - since for partition, since in self._offered.items()}
+        late = [
+            partition
+            for partition, seconds in waited.items()
+            if partition in self._leaving and seconds > OFFER_SECONDS + SCAN_SECONDS
+        ]
+        self._leaving |= {partition for partition, seconds in waited.items() if seconds > OFFER_SECONDS}
         if late:
             await self._release(late, "given up for balance")
 
     async def _release(self, chosen: list[int], why: str) -> None:
-        works = self._works(set(chosen))
         freed = await partitions.release(self._store, self._worker, chosen, why)
         self._gone(freed)
-        await self._let_go(works, set(freed))
+        await self._let_go(set(freed))
         self._store.waker.tell_owner(None)
 
     async def _accept(self) -> None:
-        """Warm what is offered, a few partitions at a time, so that the owner can begin to let go."""
-        offers = await partitions.offered(self._store, self._worker)
-        numbers = list(offers)
-        for first in range(0, len(numbers), ACCEPT_AT_ONCE):
-            chunk = numbers[first : first + ACCEPT_AT_ONCE]
-            if not self._draining:
-                await self._warmer.warm([run for partition in chunk for run in offers[partition]])
-                for owner in await partitions.accept(self._store, self._worker, chunk):
-                    self._store.waker.tell_owner(owner)
+        """Warm what is offered, a few partitions at a time, so that the owner can begin to let go.
+
+        After a second this worker looks again before it goes on: who does not look is no live owner.
+        """
+        until = clock.monotonic() + ACCEPT_SECONDS
+        for chunk, runs in _chunks(await partitions.offered(self._store, self._worker)):
+            if self._draining:
+                return
+            if clock.monotonic() > until:
+                self.kick()
+                return
+            await self._warmer.warm(runs)
+            for owner in await partitions.accept(self._store, self._worker, chunk):
+                self._store.waker.tell_owner(owner)
 
     async def _hand_over(self, accepted: list[int]) -> None:
         """Take nothing more from them, let what is under way end, and write the new owners."""
@@ -254,13 +273,18 @@ class Ownership:
         self._leaving |= chosen
         await self._settled(chosen)
         works = self._works(chosen)
-        held = [work.execution_id for work in works if work.execution_id in self._committer.held]
+        # What has results that are not written yet is given back by itself, with them.
+        held = [work.execution_id for work in works if work.rests and work.execution_id in self._committer.held]
         given = await partitions.transfer(self._store, self._worker, sorted(chosen), held)
         self._counters.partitions_handed_over += len(given)
         self._gone(given)
+        if given:
+            # They are at it: whoever is not done yet has his time from now.
+            since = clock.monotonic()
+            self._offered |= {each: since for each in self._offered if each not in self._leaving}
         for heir in set(given.values()):
             self._store.waker.tell_owner(heir)
-        await self._let_go(works, given.keys())
+        await self._let_go(set(given))
 
     async def _settled(self, chosen: set[int]) -> None:
         """Wait for the commits under way, but not for activities."""
@@ -283,19 +307,32 @@ class Ownership:
 
     def _gone(self, chosen: Collection[int]) -> None:
         for partition in chosen:
-            self.owned.pop(partition, None)
+            if self.owned.pop(partition, None) is not None:
+                self._counters.partitions_owned -= 1
             self._offered.pop(partition, None)
             self._leaving.discard(partition)
-        self._counters.partitions_owned = len(self.owned)
         self.on_change()
 
-    async def _let_go(self, works: list[Work], gone: Collection[int]) -> None:
+    async def _let_go(self, gone: set[int]) -> None:
         """Forget runs that are another's now, a few at a time: unwinding them holds the loop."""
-        for number, work in enumerate(works, 1):
-            if work.partition in gone:
-                self._committer.hand_back(work)
+        for number, work in enumerate(self._works(gone), 1):
+            self._committer.hand_back(work)
             if number % LET_GO_AT_ONCE == 0:
                 await clock.sleep(0)
+
+
+def _chunks(offers: dict[int, list[UUID]]) -> Iterator[tuple[list[int], list[UUID]]]:
+    """Offers to be warmed and accepted together: neither many partitions nor many runs."""
+    chunk: list[int] = []
+    runs: list[UUID] = []
+    for partition, residents in offers.items():
+        chunk.append(partition)
+        runs += residents
+        if len(chunk) >= ACCEPT_AT_ONCE or len(runs) >= WARM_AT_ONCE:
+            yield chunk, runs
+            chunk, runs = [], []
+    if chunk:
+        yield chunk, runs
 
 
 def _heirs(owned: list[Owned], others: list[UUID], count: int) -> list[UUID]:

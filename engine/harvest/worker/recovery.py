@@ -41,10 +41,11 @@ class Recovery:
         self._counters = counters
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def drop(self, work: Work, left: list[Result]) -> None:
-        """Hand a run back; whoever takes it replays."""
+    def drop(self, work: Work, left: list[Result], *, is_anothers: bool = False) -> None:
+        """Hand a run back; whoever takes it replays. One that is another worker's now is for that one to hear of."""
         tasks = [(work.execution_id, work.attempt)]
-        self._begin([work.execution_id], self._drop(tasks, self._ends(work, left), self._locals(work, left)))
+        ends, locals_ended = self._ends(work, left), self._locals(work, left)
+        self._begin([work.execution_id], self._drop(tasks, ends, locals_ended, is_anothers=is_anothers))
 
     def doubt(self, dropped: Sequence[tuple[Work, list[Result]]]) -> None:
         """Whether the commit of these passed is unknown: go on from what the database says."""
@@ -96,11 +97,15 @@ class Recovery:
             if result.is_local
         ]
 
-    async def _drop(self, tasks: list[Task], ends: list[ActivityEnd], locals_ended: list[LocalEnd]) -> None:
+    async def _drop(
+        self, tasks: list[Task], ends: list[ActivityEnd], locals_ended: list[LocalEnd], *, is_anothers: bool = False
+    ) -> None:
         if locals_ended:
             await self._append_locals(locals_ended)
         await self._append(ends)
         await self._release(tasks)
+        if is_anothers:
+            self._store.waker.wake(None)
 
     async def _append_locals(self, ends: list[LocalEnd]) -> None:
         """What cannot be appended now runs again with the next replay."""

@@ -119,7 +119,7 @@ class ShardWorker(Runner):
         self.claimer.on_cycles = self._note_cycles
         self.claimer.give_back = self._recovery.give_back
         self.claimer.partitions = self.ownership.takeable
-        self.ownership.on_change = self.claimer.wake
+        self.ownership.on_change = self.claimer.look_anew
         self.ownership.on_expired = self._scanner.lost_workers
         self.committer.on_timer = self.timers.expect
         self.committer.on_sessions = self._sessions_asked

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from harvest import clock
 from harvest.history.events import Event
 from harvest.store import claims, partitions
 from harvest.store.partitions import Warmable
@@ -36,6 +37,7 @@ class Warmer:
             for run in runs:
                 decided = [event for event in events[run.execution_id] if event.event_id <= run.decided_through]
                 self._keep(run, decided)
+                await clock.sleep(0)
 
     def _is_here(self, execution_id: UUID) -> bool:
         return execution_id in self._committer.held or self._committer.residents.find(execution_id) is not None

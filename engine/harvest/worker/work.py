@@ -43,8 +43,8 @@ class Work:
     """
 
     __slots__ = (
-        "attempt", "blocked_count", "busy", "cached", "consumed", "deadline_at", "decided_through_hint", "delta",
-        "execution_id", "history", "history_bytes", "hold_until", "inbox", "inflight", "next_event_id",
+        "again", "attempt", "blocked_count", "busy", "cached", "consumed", "deadline_at", "decided_through_hint",
+        "delta", "execution_id", "history", "history_bytes", "hold_until", "inbox", "inflight", "next_event_id",
         "owner_epoch", "partition", "queue", "queued", "refusals", "run", "stale", "trace", "version",
         "woken", "workflow_id", "workflow_name",
     )  # fmt: skip
@@ -68,6 +68,7 @@ class Work:
         self.queue = queue
         self.deadline_at = deadline_at
         self.attempt = 0
+        self.again: tuple[int, int | None] | None = None
         self.next_event_id = 1
         self.history_bytes = 0
         self.blocked_count = 0
@@ -88,10 +89,23 @@ class Work:
         self.trace: Trace | None = None
         self.woken = 0
 
+    def retake(self) -> bool:
+        """Go on under the claim that came while the last answer was under way, if there was one."""
+        if self.again is None:
+            return False
+        (self.attempt, self.owner_epoch), self.again = self.again, None
+        return True
+
     @property
     def is_busy_elsewhere(self) -> bool:
         """Whether activities of the run are under way in this process, so that it stays held."""
         return bool(self.inflight) or (self.run is not None and bool(self.run.locals))
+
+    @property
+    def rests(self) -> bool:
+        """Whether what it was told is decided and written, so that only what comes from elsewhere can wake it."""
+        is_waiting = self.busy or self.queued or self.stale or bool(self.refusals)
+        return not (is_waiting or self.inbox or self.consumed or (self.run is not None and self.run.locals))
 
     @property
     def wants(self) -> int:

@@ -34,6 +34,7 @@ from harvest.worker.work import Residents
 _log = logging.getLogger("harvest.worker")
 DEFINITIONS_SECONDS = 60.0
 OLD_GENERATION = 200
+EVICT_AT_ONCE = 50
 AWAY = (ShardUnavailableError, *LOST, asyncpg.PostgresError)
 
 
@@ -175,6 +176,16 @@ class Worker:
         for part in self._parts.values():
             part.committer.let_go_idle()
 
+    async def _evict(self) -> None:
+        """The same, a few at a time: unwinding their code holds the loop."""
+        for number, work in enumerate(self.residents.works(), 1):
+            if self.residents.find(work.execution_id) is work:
+                self.residents.take(work.execution_id)
+                self.residents.let_go(work)
+            if number % EVICT_AT_ONCE == 0:
+                await clock.sleep(0)
+        self.let_go_residents()
+
     def _grace(self) -> float:
         """Seconds that what runs is given at the end."""
         if self.lost.is_set():
@@ -226,7 +237,9 @@ class Worker:
         if asked_at is not None and self._evicted.get(shard_id) != asked_at:
             self._evicted[shard_id] = asked_at
             _log.info("worker %s lets go of %d parked runs", self.options.display_name, len(self.residents))
-            self.let_go_residents()
+            task = asyncio.get_running_loop().create_task(self._evict())
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
         if not orders.drains:
             return
         if orders.drain_seconds is not None and self._started:
