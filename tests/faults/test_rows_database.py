@@ -294,11 +294,11 @@ class FailsAfter:
         self._took: bool | None = None
         self.failed = False
 
-    async def __call__(self, *arguments: Any, suspects: bool = False) -> Any:
+    async def __call__(self, *arguments: Any, suspects: bool = False, **options: Any) -> Any:
         if self._took is not None and suspects != self._took and not self.failed:
             self.failed = True
             raise asyncpg.DeadlockDetectedError("deadlock detected")
-        found = await self._claim(*arguments, suspects=suspects)
+        found = await self._claim(*arguments, suspects=suspects, **options)
         if found and self._took is None:
             self._took = suspects
         return found

