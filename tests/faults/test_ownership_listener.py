@@ -91,7 +91,7 @@ def disturbed(proxy: Proxy, how: str, backend: int) -> Iterator[None]:
 
 async def backend_of_listener(store: Store) -> int:
     """The server's process behind the listener, once that listens."""
-    query = """select pid from pg_stat_activity where application_name = $1 and state = 'idle'
+    query = """select pid from pg_stat_activity where application_name = $1 and state = 'idle' and datname = current_database()
                   and (query ilike 'listen%' or query ilike '%pg_notify%')"""
 
     async def listens() -> bool:

@@ -36,7 +36,8 @@ from tests.support import FAST, at_work, eventually
 
 NEVER = 3600.0
 DEAF = msgspec.structs.replace(FAST, poll_interval=NEVER, scan_interval=NEVER)
-LISTENING = f"select pid from pg_stat_activity where application_name = 'harvest-listen-{CHANNEL}'"
+LISTENING = f"""select pid from pg_stat_activity
+                 where application_name = 'harvest-listen-{CHANNEL}' and datname = current_database()"""
 SOON = timedelta(seconds=60)
 app = Harvest()
 

@@ -110,7 +110,7 @@ class _Told(Collector):
                 histogram = HistogramMetricFamily(told, metric.about, labels=metric.labels)
                 scale = 1.0 if metric.unit == "s" else 1e6
                 for key, spread in _of(name, self._totals.spreads.items()):
-                    histogram.add_metric(key, _buckets(spread, scale), spread.sum * scale)
+                    histogram.add_metric(key, _buckets(spread, scale), round(spread.sum * scale, 9))
                 yield histogram
 
 

@@ -29,6 +29,10 @@ class Measures:
         self.whole = Totals()
         self.records = has_meter()
         self._shard = str(shard_id)
+        # What has not happened yet is told as 0: an alert on its rise needs a beginning.
+        for metric in CATALOGUE.values():
+            if metric.kind == "counter" and metric.labels in ((), ("shard",)):
+                self.count((metric.name, *(self._shard for _ in metric.labels)), 0)
 
     def flush(self) -> Totals:
         """Take what is fresh; from now on it is in `whole` too."""
