@@ -91,8 +91,8 @@ def disturbed(proxy: Proxy, how: str, backend: int) -> Iterator[None]:
 
 async def backend_of_listener(store: Store) -> int:
     """The server's process behind the listener, once that listens."""
-    query = """select pid from pg_stat_activity where application_name = $1 and state = 'idle' and datname = current_database()
-                  and (query ilike 'listen%' or query ilike '%pg_notify%')"""
+    query = """select pid from pg_stat_activity where datname = current_database() and application_name = $1
+                  and state = 'idle' and (query ilike 'listen%' or query ilike '%pg_notify%')"""
 
     async def listens() -> bool:
         return len(await store.read.fetch(query, LISTENER)) == 1
