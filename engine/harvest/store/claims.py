@@ -116,7 +116,7 @@ _OWNED = f"""
 def _take(pick: str, first: int, *, owned: bool) -> str:
     """The statement; its parameters from `first` on are the definitions lacked and, for an owner, its partitions."""
     whose = _BY_PARTITION.format(partitions=f"${first + 1}") if owned else _BY_PIN
-    pick = pick.format(**_TASKS, gate=f"{_NOT_LACKED.format(lacks=f'${first}')} and {whose}")
+    pick = pick.format(**_TASKS, gate=f"{whose} and {_NOT_LACKED.format(lacks=f'${first}')}")
     return _TAKE.format(pick=pick, epoch=_EPOCH if owned else "null", owned=_OWNED if owned else "")
 
 
