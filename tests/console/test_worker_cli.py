@@ -136,6 +136,12 @@ class Crew:
         return self.errors.read_text().count("has started")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of a process stands still: one that does not yet may still take a signal."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 def waits_for_it(pid: int, signum: signal.Signals) -> bool:
     """Whether a stopped process has been sent a signal."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
@@ -203,6 +209,7 @@ def test_a_second_signal_ends_everything_at_once(crew: Callable[..., tuple[Crew,
     children = running.children()
     for pid in children:
         os.kill(pid, signal.SIGSTOP)  # as one that would take its time
+    until(lambda: all(is_stopped(pid) for pid in children))
     running.process.send_signal(signal.SIGTERM)
     until(lambda: all(waits_for_it(pid, signal.SIGTERM) for pid in children))
     assert running.process.poll() is None
