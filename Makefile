@@ -30,7 +30,7 @@ unit: .venv/.synced ## Every test that needs no browser
 	$(BIN)/pytest -q -n 2 --dist loadfile --ignore=tests/browser tests
 
 browser: .venv/.synced ## Tests in a real browser; one is installed where that is possible
-	path=$$($(BIN)/python tools/browser.py) && BROWSER_PATH="$$path" $(BIN)/pytest -q -n 2 --dist loadfile tests/browser
+	path=$$($(BIN)/python tools/browser.py) && BROWSER_PATH="$$path" $(BIN)/pytest -q tests/browser
 
 bench: .venv/.synced .venv-bench/.synced ## Measure, beside the floor and DBOS
 	HARVEST_BENCH_PYTHON="$${HARVEST_BENCH_PYTHON:-.venv-bench/bin/python}" $(BIN)/python -m tests.bench $(ARGS)
