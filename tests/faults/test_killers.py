@@ -101,8 +101,7 @@ async def test_64_a_killing_activity_ends_as_worker_killed(new_database: Callabl
                 runs = [await app.start(three_steps, n) for n in range(10)]
                 result = await killer.result(timedelta(seconds=60))
                 assert "WorkerKilled" in result
-                # A run that was there twice before, and has not been decided since, takes the blame for one of them.
-                assert len(set(kills.read_text().split())) in (3, 4), "three processes, and a fourth at most"
+                assert len(set(kills.read_text().split())) == 3, "three processes, and no fourth"
                 for n, run in enumerate(runs):
                     assert await run.result(timedelta(seconds=60)) == n + 3
                 await long.signal("news", 1)

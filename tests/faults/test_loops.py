@@ -57,7 +57,7 @@ async def parts(store: Store) -> ShardWorker:
     return ShardWorker(
         shards, store, await a_worker(store), app.registry, worker._runner, StepWatch(counters),
         Residents(10, 10**6, counters, StepWatch(counters)), options, counters, lambda: None,
-        Places(1),
+        Places(1), Trial(worker._runner),
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ Loop = Callable[[Store, ShardWorker], Coroutine[Any, Any, None]]
 LOOPS: dict[str, Loop] = {
     "claimer": lambda store, part: part.claimer.run(),
     "committer": lambda store, part: part.committer.run(),
-    "activity claimer": lambda store, part: part._claim_activities(),
+    "activity claimer": lambda store, part: part.activity_claimer.run(),
     "timers": lambda store, part: TimerLoop(store).run(),
     "deliverer": lambda store, part: part.deliverer.run(),
     "scanner": lambda store, part: Scanner(store, part._worker, part.lease, part._runner, FAST, Counters()).run(),
@@ -103,7 +103,7 @@ async def test_33_a_worker_that_is_stopped_at_once_stops(store: Store) -> None:
     assert not left
 
 
-@pytest.mark.parametrize("name", ["_claim_some", "claimer.tick", "committer.tick"])
+@pytest.mark.parametrize("name", ["activity_claimer.tick", "claimer.tick", "committer.tick"])
 async def test_23_a_loop_that_dies_takes_its_worker_along(
     new_database: Callable[[str], str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

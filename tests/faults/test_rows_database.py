@@ -28,7 +28,7 @@ from harvest.store import claims, migrate
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.pool import COMMIT, READ, WRITE
 from harvest.store.store import Store
-from harvest.worker import committer, shard
+from harvest.worker import committer, trial
 from harvest_console.embedded import EmbeddedPostgres
 from tests.faults.test_chaos import insisted
 from tests.scale import scale
@@ -323,7 +323,7 @@ async def test_56_an_activity_that_was_claimed_before_a_claim_that_failed_runs(
 ) -> None:
     fails = FailsAfter(claims.claim_activities)
     monkeypatch.setattr(claims, "claim_activities", fails)
-    monkeypatch.setattr(shard, "SUSPECTS_SECONDS", 0.0)
+    monkeypatch.setattr(trial, "SUSPECTS_SECONDS", 0.0)
     url = new_database("activity_claimed_before")
     async with at_work(app, url):
         run = await app.start(second_try, "claimed before")

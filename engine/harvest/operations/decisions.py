@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from uuid import UUID
 
 from msgspec import Struct
@@ -11,36 +10,14 @@ from harvest.errors import ExecutionNotFoundError
 from harvest.history.ids import ExecutionId
 from harvest.shards import Shards
 from harvest.store import decisions as rows
+from harvest.store.decisions import DecisionRecord
 
 
-class DecisionAttempt(Struct, frozen=True, kw_only=True):
-    """One attempt to decide. A refused one that was tried again is one attempt, with the times of its last try.
+class DecisionAttempt(DecisionRecord, frozen=True, kw_only=True):
+    """An attempt as people read it, with the worker that made it."""
 
-    `number` counts the attempts of the run that were kept: under load not all are. `outcome`, `reason`, `source` and
-    `answer` are words of DecisionOutcome, ColdReason, DecisionSource and DecisionAnswer; `reason` is empty for a hit.
-    `events_loaded` and `bytes_loaded` are what was read of the history. `epoch` is the owner's, null in claim
-    mode. Times are the database's, in the order of the fields: the run was woken, this worker heard of it, it took
-    the run, had its events, had run its code, had sent the commit that checks the fence, and had its answer. The first
-    two are null where nobody knows them.
-    """
-
-    number: int
     worker: UUID
     worker_name: str
-    epoch: int | None
-    outcome: str
-    reason: str
-    source: str
-    answer: str
-    events_loaded: int
-    bytes_loaded: int
-    woken_at: datetime | None
-    notified_at: datetime | None
-    taken_at: datetime
-    loaded_at: datetime
-    driven_at: datetime
-    fence_checked_at: datetime
-    committed_at: datetime
 
 
 class Decisions(Struct, frozen=True, kw_only=True):

@@ -82,10 +82,17 @@ class DecisionAnswer(StrEnum):
 DECLINED: Final = frozenset({ColdReason.GAP, ColdReason.OVERTAKEN, ColdReason.UNKNOWN_COMMIT})
 
 
-class DecisionRow(Struct, frozen=True, kw_only=True):
-    """One attempt as it is kept; times in database time."""
+class DecisionRecord(Struct, frozen=True, kw_only=True):
+    """One attempt to decide. A refused one that was tried again is one attempt, with the times of its last try.
 
-    execution_id: UUID
+    `number` counts the attempts of the run that were kept: under load not all are. `outcome`, `reason`, `source` and
+    `answer` are words of DecisionOutcome, ColdReason, DecisionSource and DecisionAnswer; `reason` is empty for a hit.
+    `events_loaded` and `bytes_loaded` are what was read of the history. `epoch` is the owner's, null in claim
+    mode. Times are the database's, in the order of the fields: the run was woken, this worker heard of it, it took
+    the run, had its events, had run its code, had sent the commit that checks the fence, and had its answer. The first
+    two are null where nobody knows them.
+    """
+
     number: int
     epoch: int | None
     outcome: str
@@ -101,6 +108,12 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     driven_at: datetime
     fence_checked_at: datetime
     committed_at: datetime
+
+
+class DecisionRow(DecisionRecord, frozen=True, kw_only=True):
+    """An attempt as its worker writes it."""
+
+    execution_id: UUID
 
 
 _COLUMNS: Final = DecisionRow.__struct_fields__
@@ -119,7 +132,7 @@ select number % {MOST}, $1, n.*
     as n({", ".join(_COLUMNS)})
  order by execution_id, number
     on conflict (execution_id, slot) do update
-   set worker = excluded.worker, {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[1:])}
+   set worker = excluded.worker, {", ".join(f"{name} = excluded.{name}" for name in DecisionRecord.__struct_fields__)}
  where harvest_decisions.number < excluded.number
 returning execution_id, number"""
 

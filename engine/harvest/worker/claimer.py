@@ -17,14 +17,15 @@ from harvest.store.claims import Claimed
 from harvest.store.decisions import ColdReason
 from harvest.store.marks import HANDICAP, Marks
 from harvest.store.store import Store
+from harvest.worker import trial
 from harvest.worker.committer import Committer
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.supervisor import Backoff, Lacking
+from harvest.worker.trial import Trial
 from harvest.worker.watch import Lease
 from harvest.worker.work import Work
 
 _log = logging.getLogger("harvest.worker")
-SUSPECTS_SECONDS = 1.0
 MOST_MATCHING = 32
 FULL_PAUSE = 0.025
 
@@ -41,6 +42,7 @@ class Claimer:
         options: WorkerOptions,
         counters: Counters,
         lacking: Lacking,
+        trial: Trial,
     ) -> None:
         self.lacking = lacking
         self._store = store
@@ -54,10 +56,10 @@ class Claimer:
         self._stopping = False
         self._marks = Marks(HANDICAP)
         self._suspects_at = 0.0
+        self._trial = trial
         self._contended = False
         self._stale: list[Work] = []
         self.partitions: Callable[[], list[int] | None] = lambda: None
-        self._on_trial: Work | None = None
         self.give_back: Callable[[list[tuple[UUID, int]]], None] = lambda _: None
         self.on_doubt: Callable[[], None] = lambda: None
         self.on_cycles: Callable[[], None] = lambda: None
@@ -107,16 +109,13 @@ class Claimer:
         """One claim and one look for news; returns how many runs it brought."""
         if self._committer.backlog > self._options.claim_batch:
             return 1
-        suspects: list[Claimed] = []
+        works: list[Work] = []
         if clock.monotonic() > self._suspects_at:
-            self._suspects_at = clock.monotonic() + SUSPECTS_SECONDS
-            suspects = await self._claim_suspect()
-        claimed = await self._able(await self._claim())
-        suspects = await self._able(suspects)
-        works = [self._work_of(each) for each in (*claimed, *suspects) if not self._is_retaken(each)]
-        self._on_trial = works[-1] if suspects and works else self._on_trial
-        wanted = {w.execution_id: w.wants for w in works if not w.delta}
+            self._suspects_at = clock.monotonic() + trial.SUSPECTS_SECONDS
+            works = await self._taken_for_trial()
         try:
+            works += self._works_of(await self._able(await self._claim()))
+            wanted = {w.execution_id: w.wants for w in works if not w.delta}
             works += await self._held_with_news(wanted)
             await self._load(works, wanted)
         except (ShardUnavailableError, asyncpg.PostgresError):
@@ -143,11 +142,19 @@ class Claimer:
             self._store.waker.wake(None)
         return able
 
-    async def _claim_suspect(self) -> list[Claimed]:
-        """One run that was on a lost worker twice, unless another is about to be decided here."""
-        trial = self._on_trial
-        if trial is not None and self._committer.held.get(trial.execution_id) is trial and (trial.busy or trial.queued):
+    async def _taken_for_trial(self) -> list[Work]:
+        """One run that was on a lost worker twice, unless something is on trial here."""
+        if not self._trial.begin():
             return []
+        try:
+            works = self._works_of(await self._able(await self._claim_suspect()))
+        except BaseException:
+            self._trial.end()
+            raise
+        self._trial.decides(lambda: any(self._committer.is_deciding(work) for work in works))
+        return works
+
+    async def _claim_suspect(self) -> list[Claimed]:
         if (partitions := self.partitions()) == [] or self._room <= 0:
             return []
         for queue in self._options.queues:
@@ -196,6 +203,9 @@ class Claimer:
             matching=True,
             lacks=self.lacking.definitions,
         )
+
+    def _works_of(self, claimed: list[Claimed]) -> list[Work]:
+        return [self._work_of(each) for each in claimed if not self._is_retaken(each)]
 
     def _is_retaken(self, claimed: Claimed) -> bool:
         """A run that was parked and woken before the answer of its commit was read: it stays, and goes on there."""

@@ -38,6 +38,10 @@ class HeldRuns:
         """Runs that wait to be decided."""
         return len(self._queue)
 
+    def is_deciding(self, work: Work) -> bool:
+        """Whether a run is about to be decided here, or its decision on the way."""
+        return self.held.get(work.execution_id) is work and (work.busy or work.queued)
+
     def ready(self, work: Work) -> None:
         """Something has come for this run."""
         if not work.queued and not work.busy and self.held.get(work.execution_id) is work:

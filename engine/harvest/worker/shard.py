@@ -8,23 +8,17 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from harvest import clock
 from harvest.definitions.registry import Registry
-from harvest.errors import ShardUnavailableError
-from harvest.history.limits import STRIKES
 from harvest.shards import Shards
-from harvest.store import claims, results
 from harvest.store.listening import listen
-from harvest.store.marks import Marks
 from harvest.store.progress import ProgressWriter
 from harvest.store.store import Store
 from harvest.store.wakes import ANYBODY, ASKED, CHANNEL, ORDERED, OWNERS, SESSIONS
 from harvest.worker.activities import ActivityRunner, Attempt, Ended
-from harvest.worker.claimed import UNREADABLE, attempt_of, unreadable
+from harvest.worker.activity_claimer import ActivityClaimer
+from harvest.worker.answered import Runner
 from harvest.worker.claimer import Claimer
-from harvest.worker.committer import Committer, Runner
+from harvest.worker.committer import Committer
 from harvest.worker.deciding import Decider, Decision
 from harvest.worker.deliverer import Deliverer
 from harvest.worker.doubts import Doubts
@@ -37,13 +31,13 @@ from harvest.worker.rollups import Rollups
 from harvest.worker.scanner import Scanner, TimerLoop
 from harvest.worker.sessions import Places, Sessions
 from harvest.worker.settling import Settler
-from harvest.worker.supervisor import Backoff, Lacking
+from harvest.worker.supervisor import Lacking
+from harvest.worker.trial import Trial
 from harvest.worker.warming import Warmer
 from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents, Result, Work
 
 _log = logging.getLogger("harvest.worker")
-SUSPECTS_SECONDS, TRIAL_SECONDS = 1.0, 5.0
 
 
 class ShardWorker(Runner):
@@ -62,6 +56,7 @@ class ShardWorker(Runner):
         counters: Counters,
         on_failure: Callable[[], None],
         places: Places,
+        trial: Trial,
     ) -> None:
         self.store = store
         self.lease = Lease(store, options.owner_lease_ttl, options.renew_interval)
@@ -84,7 +79,7 @@ class ShardWorker(Runner):
             counters,
         )
         self.claimer = Claimer(
-            store, worker, self.lease, self.committer, options, counters, Lacking(registry, counters)
+            store, worker, self.lease, self.committer, options, counters, Lacking(registry, counters), trial
         )
         self.ownership = Ownership(
             store, worker, self.lease, self.committer, Warmer(store, decider, self.committer, counters), counters
@@ -92,40 +87,42 @@ class ShardWorker(Runner):
         self.rollups = Rollups(store, worker, self.committer.tracer)
         self.timers = TimerLoop(store)
         self._progress = ProgressWriter(store)
-        self.committer.on_progress = self._progress.add
         self._requests = Requests(store, worker, registry, self._find, steps, options, counters)
         self.deliverer = Deliverer(shards, store, counters)
         self._scanner = Scanner(store, worker, self.lease, runner, options, counters)
-        self._scanner.on_tick = self.rollups.scanned
         self.sessions = Sessions(store, worker, self.lease, places, options)
-        self._only_sessions = False
-        self._claimed_all = False
-        self._activity_wake = asyncio.Event()
-        self._backoff = Backoff(counters, options.poll_interval)
-        self._marks = Marks()
-        self._suspects_at = 0.0
         self._settler = Settler(store, worker, self._is_lost, self._will_retry, counters)
+        self.activity_claimer = ActivityClaimer(
+            store, worker, self.lease, runner, self._settler, trial, options, counters
+        )
         self._doubts = Doubts(
             store,
             worker,
             is_held=lambda execution_id: execution_id in self.committer.held or self._is_recovering(execution_id),
             is_running=self._is_running,
             give_back=self._recovery.give_back,
-            adopt=self._adopt,
+            adopt=self.activity_claimer.adopt,
         )
         self._on_failure = on_failure
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self.claimer.on_cycles = self._note_cycles
+        self._wire()
+
+    def _wire(self) -> None:
+        """Who hears of what."""
+        self.claimer.on_cycles = self.activity_claimer.on_cycles = self._note_cycles
         self.claimer.give_back = self._recovery.give_back
         self.claimer.partitions = self.ownership.takeable
+        self.claimer.on_doubt = self._recovery.on_doubt = self.activity_claimer.on_doubt = self._doubts.arise
+        self.activity_claimer.on_taken = self.rollups.activity_taken
         self.ownership.on_change = self.claimer.look_anew
         self.ownership.on_expired = self._scanner.lost_workers
         self.committer.on_timer = self.timers.expect
         self.committer.on_sessions = self._sessions_asked
         self.committer.on_deliveries = self.deliverer.kick
         self.committer.on_successor = self.claimer.wake
-        self.claimer.on_doubt = self._recovery.on_doubt = self._doubts.arise
+        self.committer.on_progress = self._progress.add
+        self._scanner.on_tick = self.rollups.scanned
 
     def start(self) -> None:
         """Start every loop."""
@@ -135,7 +132,7 @@ class ShardWorker(Runner):
             "sessions": self.sessions.run(),
             "claimer": self.claimer.run(),
             "committer": self.committer.run(),
-            "activity claimer": self._claim_activities(),
+            "activity claimer": self.activity_claimer.run(),
             "timers": self.timers.run(),
             "deliverer": self.deliverer.run(),
             "scanner": self._scanner.run(),
@@ -170,17 +167,17 @@ class ShardWorker(Runner):
 
     async def drain_sessions(self, seconds: float) -> None:
         """Take nothing new but what belongs to sessions that are open here, until they end, for so long at most."""
-        self._stopping = self._only_sessions = self._runner.only_sessions = True
+        self._stopping = self._runner.only_sessions = True
         self.claimer.stop()
-        self._activity_wake.set()
+        self.activity_claimer.only_sessions()
         await self.sessions.drained(seconds)
 
     def stop_claiming(self) -> None:
         """Take nothing new."""
-        self._stopping = self._claimed_all = True
+        self._stopping = True
         self.claimer.stop()
         self._requests.stop()
-        self._activity_wake.set()
+        self.activity_claimer.stop()
 
     async def stop(self) -> None:
         """Send what is still to be sent, then end every loop."""
@@ -217,7 +214,7 @@ class ShardWorker(Runner):
             self._requests.kick()
         elif mine or target == ANYBODY:
             self.claimer.wake()
-            self._activity_wake.set()
+            self.activity_claimer.wake()
             self.deliverer.hint()
         return mine
 
@@ -258,7 +255,7 @@ class ShardWorker(Runner):
 
     def pending(self) -> None:
         """Activities were put into a queue: look for them here, and tell the others."""
-        self._activity_wake.set()
+        self.activity_claimer.wake()
         self.store.waker.wake(None)
 
     def _sessions_asked(self, queues: list[str]) -> None:
@@ -282,92 +279,6 @@ class ShardWorker(Runner):
             or self._is_recovering(execution_id)
         )
 
-    def _adopt(self, claimed: claims.ClaimedActivity) -> None:
-        attempt = self._readable(claimed)
-        if attempt is None:
-            return
-        if not self._stopping and self._runner.take_claimed(attempt.name):
-            self._begin(attempt, claimed.partition)
-        else:
-            self._doubts.arise()
-
-    # Claimed activities
-
-    async def _claim_activities(self) -> None:
-        while not self._claimed_all:
-            self._activity_wake.clear()
-            try:
-                found = await self._claim_some()
-            except (ShardUnavailableError, asyncpg.PostgresError) as error:
-                _log.warning("shard %s: claiming activities failed: %s", self.store.shard_id, error)
-                # What was claimed before the statement that failed has not begun.
-                self._doubts.arise()
-                await self._backoff.failed(self._activity_wake)
-                continue
-            if found:
-                self._backoff.worked()
-            else:
-                await self._backoff.idle(self._activity_wake, self._marks.pause(self._options.poll_interval))
-
-    async def _claim_some(self) -> int:
-        names = self._runner.names()
-        most = min(self._runner.free, self._options.claim_batch)
-        if not names or most <= 0 or not self.lease.alive:
-            return 0
-        claimed = await claims.claim_activities(
-            self.store,
-            self._worker,
-            self._options.display_name,
-            self._options.queues,
-            names,
-            most,
-            self._marks,
-            of_sessions=self._only_sessions,
-        )
-        if clock.monotonic() > self._suspects_at and most > len(claimed) and not self._only_sessions:
-            self._suspects_at = clock.monotonic() + SUSPECTS_SECONDS
-            claimed += await self._claim_suspect(names)
-        returned = []
-        for one in claimed:
-            attempt = self._readable(one)
-            if attempt is None:
-                continue
-            if self._runner.take_claimed(attempt.name):
-                self._counters.activities_claimed += 1
-                self.rollups.activity_taken(one)
-                self._begin(attempt, one.partition)
-            else:
-                returned.append(results.ActivityRetry(one.execution_id, one.seq, one.attempt, self._worker, 0.1, None))
-        if returned:
-            await results.retry_activities(self.store, returned)
-        self._note_cycles()
-        return len(claimed) - len(returned)
-
-    async def _claim_suspect(self, names: list[str]) -> list[claims.ClaimedActivity]:
-        """One activity that was on a lost worker twice, unless another has just begun here."""
-        recently = clock.monotonic() - TRIAL_SECONDS
-        if any(each.strikes >= STRIKES - 1 and each.began > recently for each in self._runner.running.values()):
-            return []
-        for queue in self._options.queues:
-            if found := await claims.claim_activities(
-                self.store, self._worker, self._options.display_name, [queue], names, 1, suspects=True
-            ):
-                return found
-        return []
-
-    def _readable(self, claimed: claims.ClaimedActivity) -> Attempt | None:
-        """The attempt that was claimed. One that cannot be read fails by itself, and holds up no other."""
-        try:
-            return attempt_of(self.store.shard_id, claimed)
-        except UNREADABLE as error:
-            _log.error("activity %s/%d cannot be read: %s", claimed.execution_id, claimed.seq, error)
-            self._settler.settle(*unreadable(self.store.shard_id, claimed, error))
-            return None
-
-    def _begin(self, attempt: Attempt, partition: int) -> None:
-        self._runner.start(attempt)
-        self.store.hints.touch(partition)
-
     # How attempts end
 
     def ended(self, attempt: Attempt, ended: Ended) -> None:
@@ -380,6 +291,6 @@ class ShardWorker(Runner):
         self._settler.settle(attempt, ended)
 
     def _will_retry(self, attempt: Attempt, delay: float) -> None:
-        asyncio.get_running_loop().call_later(delay + 0.005, self._activity_wake.set)
+        asyncio.get_running_loop().call_later(delay + 0.005, self.activity_claimer.wake)
         if attempt.eager:
             self.committer.settle(attempt.execution_id, attempt.seq)

@@ -28,6 +28,7 @@ from harvest.worker.report import Ending, Now, WorkerReport, report_of, telling
 from harvest.worker.rollups import ProcessFigures
 from harvest.worker.sessions import Places
 from harvest.worker.shard import ShardWorker
+from harvest.worker.trial import Trial
 from harvest.worker.watch import StepWatch, WatchThread
 from harvest.worker.work import Residents
 
@@ -73,6 +74,7 @@ class Worker:
         self._runner = ActivityRunner(registry, self.options, self.counters)
         self._runner.on_end = self._ended
         places = Places(self.options.max_concurrent_sessions)
+        trial = Trial(self._runner)
         self._parts = {
             shard_id: ShardWorker(
                 shards,
@@ -86,6 +88,7 @@ class Worker:
                 self.counters,
                 self.lost.set,
                 places,
+                trial,
             )
             for shard_id, store in shards.stores.items()
         }
@@ -236,7 +239,9 @@ class Worker:
         asked_at = orders.evict_requested_at
         if asked_at is not None and self._evicted.get(shard_id) != asked_at:
             self._evicted[shard_id] = asked_at
-            _log.info("worker %s lets go of %d parked runs", self.options.display_name, len(self.residents))
+            # Each shard passes the order on, and the first has done it for all.
+            if len(self.residents):
+                _log.info("worker %s lets go of %d parked runs", self.options.display_name, len(self.residents))
             task = asyncio.get_running_loop().create_task(self._evict())
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
