@@ -21,6 +21,7 @@ from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.scanner import Scanner, TimerLoop
 from harvest.worker.sessions import Places
 from harvest.worker.shard import ShardWorker
+from harvest.worker.trial import Trial
 from harvest.worker.watch import Lease, StepWatch
 from harvest.worker.work import Residents
 from harvest.worker.worker import Worker
