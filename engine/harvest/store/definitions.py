@@ -8,16 +8,16 @@ from harvest.store.pool import Record
 from harvest.store.store import Store
 
 KNOWN_DAYS: Final = 7
-# A definition whose writer is gone still has a worker when another of the same build has a lease.
-FRESH_SECONDS: Final = 60
+HAS_CODE: Final = """(w.worker = d.worker or w.build = d.build and case d.kind
+               when 'workflow' then d.name || '/' || d.version = any(w.workflow_types)
+               else d.name = any(w.activity_types) end)"""
+"""Whether worker `w` has the code of definition `d`, which another of its build may have written last."""
 
 _REGISTERED: Final = f"""
     select d.kind, d.name, d.version, d.build, d.input_schema, d.output_schema, d.signals, d.description, d.seen_at,
            exists (
                select from harvest_workers w
-               where w.lease_until > clock_timestamp() and w.status = 'active'
-                 and (w.worker = d.worker
-                      or w.build = d.build and d.seen_at > clock_timestamp() - interval '{FRESH_SECONDS} seconds')
+               where w.lease_until > clock_timestamp() and w.status = 'active' and {HAS_CODE}
            ) as live
     from harvest_definitions d
     where d.seen_at > clock_timestamp() - interval '{KNOWN_DAYS} days'

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from harvest.history.events import Event
 from harvest.history.kinds import RESOLVING, EventKind
 from harvest.history.states import FIRST_CLOSED, State
-from harvest.store.definitions import FRESH_SECONDS
+from harvest.store.definitions import HAS_CODE
 from harvest.store.store import Store
 
 QUERY, HANDLERS, STACK = "query", "handlers", "stack"
@@ -47,9 +47,7 @@ known as materialized (
            (select w.worker from harvest_workers w where w.worker = r.last_worker and {_ALIVE}) as worker,
            exists (
                select from harvest_definitions d
-                 join harvest_workers w
-                   on w.worker = d.worker
-                   or w.build = d.build and d.seen_at > clock_timestamp() - interval '{FRESH_SECONDS} seconds'
+                 join harvest_workers w on {HAS_CODE}
                 where d.kind = 'workflow' and d.name = r.workflow_name and d.version = r.version and {_ALIVE}
            ) as has_worker
       from run r

@@ -247,6 +247,5 @@ class Answered(HeldRuns):
             self._decider.give_back(command)
 
     def _count_loaded(self, events: list[Event]) -> None:
-        self._counters.loaded_events += len(events)
-        self._counters.loaded_bytes += sum(len(event.payload) for event in events)
+        self._counters.note_loaded(events)
         self._counters.statements += 1

@@ -265,8 +265,7 @@ class Claimer:
         for work in works:
             loaded = events.get(work.execution_id)
             if loaded is not None:
-                self._counters.loaded_events += len(loaded)
-                self._counters.loaded_bytes += sum(len(event.payload) for event in loaded)
+                self._counters.note_loaded(loaded)
                 if not self._fits(work, loaded):
                     # Falls one level down: the resident is let go and the run is replayed from its whole history.
                     self._committer.tracer.let_go(work, ColdReason.GAP)

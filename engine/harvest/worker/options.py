@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import socket
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from harvest.errors import ConfigurationError
+from harvest.history.events import Event
 
 RENEWALS = 3
 """How often a lease is renewed within its length, at the least."""
@@ -129,6 +131,11 @@ class Counters(Struct):
     backoffs: int = 0
     infrastructure_errors: int = 0
     peak_active_cycles: int = 0
+
+    def note_loaded(self, events: Sequence[Event]) -> None:
+        """Events of a history were read from the database."""
+        self.loaded_events += len(events)
+        self.loaded_bytes += sum(len(event.payload) for event in events)
 
     def summary(self) -> str:
         """What people want to know of a worker that has ended, in one line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from harvest.worker.options import Counters
 from harvest.worker.work import Work
 
 CHUNK: Final = 100
+MOST_EVENTS: Final = 5_000
 
 
 class Warmer:
@@ -32,12 +33,17 @@ class Warmer:
         """Make these runs resident, as far as they are open, have been decided and are not here already."""
         wanted = [each for each in execution_ids if not self._is_here(each)]
         for first in range(0, len(wanted), CHUNK):
-            runs = await partitions.warmable(self._store, wanted[first : first + CHUNK])
-            events = await claims.load_events(self._store, {run.execution_id: 1 for run in runs})
-            for run in runs:
-                decided = [event for event in events[run.execution_id] if event.event_id <= run.decided_through]
-                self._keep(run, decided)
-                await clock.sleep(0)
+            for runs in _groups(await partitions.warmable(self._store, wanted[first : first + CHUNK])):
+                await self._load(runs)
+
+    async def _load(self, runs: list[Warmable]) -> None:
+        events = await claims.load_events(self._store, {run.execution_id: 1 for run in runs})
+        self._counters.statements += 1
+        for run in runs:
+            loaded = events[run.execution_id]
+            self._counters.note_loaded(loaded)
+            self._keep(run, [event for event in loaded if event.event_id <= run.decided_through])
+            await clock.sleep(0)
 
     def _is_here(self, execution_id: UUID) -> bool:
         return execution_id in self._committer.held or self._committer.residents.find(execution_id) is not None
@@ -61,3 +67,17 @@ class Warmer:
             self._committer.residents.put(work)
         else:
             self._committer.residents.let_go(work)
+
+
+def _groups(runs: list[Warmable]) -> Iterator[list[Warmable]]:
+    """Runs to be loaded together: long histories go alone."""
+    group: list[Warmable] = []
+    events = 0
+    for run in runs:
+        if group and events + run.decided_through > MOST_EVENTS:
+            yield group
+            group, events = [], 0
+        group.append(run)
+        events += run.decided_through
+    if group:
+        yield group
