@@ -186,21 +186,29 @@ async def test_the_guard_lets_the_owner_alone_take_a_task(shards: Shards, actor:
     assert await claimed(store, other, [0]) == [run]
 
 
-@pytest.mark.parametrize("epoch", [None, 0, 2])
-async def test_no_statement_of_another_release_takes_a_task(
-    shards: Shards, actor: Actor, store: Store, epoch: int | None
+TAKE = """
+update harvest_workflow_tasks set state = 1, worker = $1, owner_epoch = $2, attempt = 1 where execution_id = $3
+returning execution_id"""
+
+
+async def test_a_statement_of_a_release_that_knows_no_owners_takes_no_task(
+    shards: Shards, actor: Actor, store: Store
 ) -> None:
     worker = await guarded(shards, actor)
     assert await own(store, worker, 0) == 1
     run = await a_run(store, None, state=PENDING)
-    taken = await store.claim.write(
-        "update harvest_workflow_tasks set state = 1, worker = $1, owner_epoch = $2 where execution_id = $3 "
-        "returning execution_id",
-        worker,
-        epoch,
-        run,
-    )
-    assert (taken, await task_of(store, run)) == ([], (PENDING, None))
+    assert (await store.claim.write(TAKE, worker, None, run), await task_of(store, run)) == ([], (PENDING, None))
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+async def test_who_took_a_task_under_an_epoch_that_is_not_the_present_one_commits_nothing(
+    shards: Shards, actor: Actor, store: Store, epoch: int
+) -> None:
+    worker = await guarded(shards, actor)
+    assert await own(store, worker, 0) == 1
+    run = await a_run(store, None, state=PENDING)
+    await store.claim.write(TAKE, worker, epoch, run)
+    assert await commits(store, worker, run) == (epoch == 1)
 
 
 async def test_activities_are_claimed_as_before(shards: Shards, actor: Actor, store: Store) -> None:

@@ -85,7 +85,7 @@ taken as (
        set state = 1, worker = $2, attempt = t.attempt + 1, sticky_worker = $2, sticky_until = null,
            owner_epoch = {epoch}
      where t.execution_id = any(array(select execution_id from picked))
-       and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp()){owned}
+       and exists (select from harvest_workers w where w.worker = $2 and w.lease_until > clock_timestamp())
  returning t.execution_id, t.attempt, t.partition, t.workflow_name, t.version, t.owner_epoch
 )
 select now() as asked_at, p.queue, p.priority, p.sort_at, p.due, t.*, e.workflow_id, e.next_event_id,
@@ -107,17 +107,16 @@ select now() as asked_at, p.queue, p.priority, p.sort_at, p.due, t.*, e.workflow
     select * from harvest_events v where v.execution_id = t.execution_id and v.event_id = 1 limit 1
   ) v on e.next_event_id = 2
  order by p.priority desc, p.sort_at"""
-# An owner's claim carries the epoch of the partition as its token (decision 0009); without one there is none to take.
+# An owner's claim carries the epoch of the partition as its token (decision 0009). Where the partition is not its own
+# there is none, and the guard keeps the task; without a guard owner mode is off, and the claim is one like any other.
 _EPOCH = "(select p.epoch from harvest_partitions p where p.partition = t.partition and p.owner = $2)"
-_OWNED = f"""
-       and {_EPOCH} is not null"""
 
 
 def _take(pick: str, first: int, *, owned: bool) -> str:
     """The statement; its parameters from `first` on are the definitions lacked and, for an owner, its partitions."""
     whose = _BY_PARTITION.format(partitions=f"${first + 1}") if owned else _BY_PIN
     pick = pick.format(**_TASKS, gate=f"{whose} and {_NOT_LACKED.format(lacks=f'${first}')}")
-    return _TAKE.format(pick=pick, epoch=_EPOCH if owned else "null", owned=_OWNED if owned else "")
+    return _TAKE.format(pick=pick, epoch=_EPOCH if owned else "null")
 
 
 CLAIM = _take(PICK, 9, owned=False)

@@ -69,24 +69,19 @@ select w.worker, w.name, w.build, w.queues, w.workflow_slots, w.workflow_types, 
  where w.status = 'active' and w.lease_until > clock_timestamp()
  order by w.name, w.worker"""
 
-# Everybody who takes a task sets its state from pending to held. What is no claim of the partition's owner at its
-# present epoch takes nothing, whatever release wrote the statement.
+# Everybody who takes a task sets its state from pending to held. What has no owner's token takes nothing, whatever
+# release wrote the statement; whether a token is true is asked by every commit.
 _GUARD: Final = (
     """
     create or replace function harvest_refuse_unowned() returns trigger language plpgsql as $$
     begin
-        if exists (
-            select from harvest_partitions p
-             where p.partition = new.partition and p.owner = new.worker and p.epoch = new.owner_epoch
-        ) then
-            return new;
-        end if;
         return null;
     end $$
     """,
     """
     create or replace trigger harvest_owned_claims before update of state on harvest_workflow_tasks
-       for each row when (old.state = 0 and new.state = 1) execute function harvest_refuse_unowned()
+       for each row when (old.state = 0 and new.state = 1 and new.owner_epoch is null)
+       execute function harvest_refuse_unowned()
     """,
     "alter table harvest_workflow_tasks enable trigger harvest_owned_claims",
 )
