@@ -2,7 +2,9 @@
 // switched off for good in the menu (WCAG 2.1.4).
 const root = document.documentElement;
 const dialog = document.getElementById("keys");
-const PLACES = {o: "go-overview", w: "go-workflows", a: "go-audit", s: "go-start", f: "go-workers", h: "go-warmth"};
+const PLACES = {
+  o: "go-overview", w: "go-workflows", a: "go-audit", u: "go-usage", s: "go-start", f: "go-workers", h: "go-warmth", d: "go-shards",
+};
 let prefix = -Infinity;
 
 function follow(id) {

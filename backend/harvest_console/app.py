@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -15,8 +16,10 @@ from litestar.types.asgi_types import LifeSpanReceive, LifeSpanScope, LifeSpanSe
 
 from harvest.errors import UnauthenticatedError
 from harvest.history.limits import REQUEST_BYTES
+from harvest.operations.canary import Canary
 from harvest.operations.signin import Sessions
 from harvest.shards import Shards
+from harvest.shards.connections import warn_of_room
 from harvest_console import live, pages
 from harvest_console.api import routers as api_routers
 from harvest_console.auth.caller import caller_of, is_api, presumed, request_id, request_id_of
@@ -27,6 +30,7 @@ from harvest_console.auth.routes import routers as auth_routers
 from harvest_console.deps import DEPENDENCIES
 from harvest_console.live import Hub
 from harvest_console.paths import routable
+from harvest_console.presence import console_presence
 from harvest_console.problems import log_unexpected, problem_response
 from harvest_console.rendering import build_url
 from harvest_console.settings import Settings
@@ -78,14 +82,21 @@ def create_app(settings: Settings) -> Console:
 def _running(settings: Settings) -> Callable[[Litestar], Any]:
     @asynccontextmanager
     async def running(app: Litestar) -> AsyncIterator[None]:
-        shards = await Shards.open(settings.urls)
+        shards = await Shards.open(settings.urls, settings.router)
         hub = Hub(shards)
         app.state.update({"shards": shards, "hub": hub, "sessions": Sessions(shards), "denials": Denials(shards)})
         await hub.start()
+        presence, canary = console_presence(shards), Canary(shards)
+        presence.start()
+        asking = asyncio.create_task(warn_of_room(shards, "console", presence.process, lambda store: store.write))
+        if settings.canary:
+            canary.start()
         try:
             yield
         finally:
+            asking.cancel()
             await hub.close()
+            await asyncio.gather(canary.stop(), presence.stop())
             await shards.close()
 
     return running

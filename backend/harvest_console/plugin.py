@@ -22,6 +22,7 @@ from litestar.types import Guard, Receive, Scope, Send
 from harvest import Harvest, WorkerOptions, running
 from harvest.errors import ConfigurationError
 from harvest.operations import signin
+from harvest.shards import ShardRouter
 from harvest_console import settings as configuration
 from harvest_console.app import Console, create_app
 from harvest_console.live import Hub
@@ -39,11 +40,11 @@ class HarvestPlugin(InitPlugin):
     Handlers may ask for the connected client by a parameter `harvest: Harvest`; it is there from before the
     application's own lifespan begins until after that has ended.
 
-    `urls`, `workers`, `options` and `migrate` are those of `harvest.running`. With `console`, pages and API are served
-    below `path`; `guards` of the application stand before the console's own sign-in. `admin_token` and `secret_key`
-    are by default those of HARVEST_ADMIN_TOKEN and HARVEST_SECRET_KEY, the key else one kept in `data_dir`. Without an
-    admin token the console answers on this machine's own names only. Raises ConfigurationError for a path or a token
-    that cannot be.
+    `urls`, `router`, `workers`, `options` and `migrate` are those of `harvest.running`. With `console`, pages and API
+    are served below `path`; `guards` of the application stand before the console's own sign-in. `admin_token` and
+    `secret_key` are by default those of HARVEST_ADMIN_TOKEN and HARVEST_SECRET_KEY, the key else one kept in
+    `data_dir`. Without an admin token the console answers on this machine's own names only. Raises ConfigurationError
+    for a path or a token that cannot be.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class HarvestPlugin(InitPlugin):
         admin_token: str | None = None,
         secret_key: bytes | None = None,
         data_dir: Path = Path(DEFAULT_DATA_DIR),
+        router: ShardRouter | None = None,
     ) -> None:
         self.app = app
         self.path = _checked_path(path)
         self._urls = urls
+        self._router = router
         self._workers = workers
         self._options = options
         self._migrate = migrate
@@ -95,7 +98,14 @@ class HarvestPlugin(InitPlugin):
 
     @asynccontextmanager
     async def _lifespan(self, _: Litestar) -> AsyncIterator[None]:
-        async with running(self.app, self._urls, workers=self._workers, options=self._options, migrate=self._migrate):
+        async with running(
+            self.app,
+            self._urls,
+            workers=self._workers,
+            options=self._options,
+            migrate=self._migrate,
+            router=self._router,
+        ):
             if not self._wants_console:
                 yield
                 return
@@ -118,6 +128,9 @@ class HarvestPlugin(InitPlugin):
             token_signin=self._admin_token is not None,
             data_dir=self._data_dir,
             base_path=self.path,
+            router=self.app.router,
+            usage_ceiling_days=configuration.usage_ceiling_days(os.environ),
+            canary=configuration.canary(os.environ),
         )
 
     def _mount(self) -> Any:

@@ -7,15 +7,22 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from harvest.errors import ConfigurationError
+from harvest.store.address import address, require_distinct
 from harvest_console.tokens import DEFAULT_DATA_DIR, TOKEN_FILE
+
+if TYPE_CHECKING:
+    from harvest.shards import ShardRouter
 
 DEFAULT_PORT = 8400
 TOKEN_LENGTH = 32
 DATABASES_FILE = "databases.json"
+USAGE_CEILING_DAYS = 90
+_MOST_CEILING_DAYS = 36_500
 _KEY_FILE = "secret.key"
 _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -23,10 +30,11 @@ _EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one console process.
 
-    `urls` has every shard's database. `admin_token` is a bearer token with every right, or None for no such token;
-    `token_signin` lets people sign in with it, which is for tokens that somebody chose.
-    `secret_key` seals session cookies. `base_path` is the path below which a proxy serves the console: empty, or
-    `/like/this`.
+    `urls` has every shard's database; without a `router` all of them take new runs. `admin_token` is a bearer token
+    with every right, or None for no such token; `token_signin` lets people sign in with it, which is for tokens that
+    somebody chose. `secret_key` seals session cookies. `base_path` is the path below which a proxy serves the console:
+    empty, or `/like/this`. `usage_ceiling_days` is how long a window the usage report may have. With `canary` the
+    process probes the shards.
     """
 
     urls: dict[int, str]
@@ -37,6 +45,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     token_signin: bool = False
     data_dir: Path = Path(DEFAULT_DATA_DIR)
     base_path: str = ""
+    router: ShardRouter | None = None
+    usage_ceiling_days: int = USAGE_CEILING_DAYS
+    canary: bool = False
 
     def __repr__(self) -> str:
         """Without the secrets and the databases' passwords, so that it may be logged."""
@@ -121,6 +132,41 @@ def write_private(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
+def router(environment: Mapping[str, str], urls: Mapping[int, str]) -> ShardRouter:
+    """The router that the environment describes over these databases, for a process that starts.
+
+    What is worth a word about it is logged. Raises ConfigurationError.
+    """
+    from harvest.shards import configured, warn_at_boot
+
+    found = configured(environment, urls)
+    warn_at_boot(found, urls)
+    return found
+
+
+def canary(environment: Mapping[str, str]) -> bool:
+    """Whether this process is to probe the shards: HARVEST_CANARY is not `off`. Raises ConfigurationError."""
+    word = environment.get("HARVEST_CANARY", "").strip().lower() or "on"
+    if word not in ("on", "off"):
+        raise ConfigurationError(f"HARVEST_CANARY is {environment['HARVEST_CANARY'][:80]!r}; it must be on or off")
+    return word == "on"
+
+
+def usage_ceiling_days(environment: Mapping[str, str]) -> int:
+    """How long a window the usage report may have, in days, from HARVEST_USAGE_WINDOW_CEILING_DAYS; 90 if unset.
+
+    Raises ConfigurationError.
+    """
+    given = environment.get("HARVEST_USAGE_WINDOW_CEILING_DAYS", "").strip()
+    if not given:
+        return USAGE_CEILING_DAYS
+    if not (given.isascii() and given.isdigit()) or not 1 <= int(given[:9]) <= _MOST_CEILING_DAYS:
+        raise ConfigurationError(
+            f"HARVEST_USAGE_WINDOW_CEILING_DAYS is {given[:40]!r}; it must be whole days, 1 to {_MOST_CEILING_DAYS:,}"
+        )
+    return int(given)
+
+
 def database_urls(environment: Mapping[str, str]) -> dict[int, str] | None:
     """The shards' databases from HARVEST_DATABASE_URLS (`0=postgresql://…,1=…`) or HARVEST_DATABASE_URL; None if unset.
 
@@ -144,12 +190,17 @@ def database_urls(environment: Mapping[str, str]) -> dict[int, str] | None:
         if int(number) in urls:
             raise ConfigurationError(f"HARVEST_DATABASE_URLS names shard {number} twice")
         urls[int(number)] = _checked_url(f"shard {number} of HARVEST_DATABASE_URLS", url)
+    require_distinct(urls)
     return dict(sorted(urls.items()))
 
 
 def _checked_url(what: str, url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")):
         raise ConfigurationError(f"{what} does not begin with postgresql://")
+    try:
+        address(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{what}: {error.message}") from None
     return url
 
 

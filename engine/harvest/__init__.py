@@ -3,6 +3,7 @@
 from harvest.app import Harvest
 from harvest.client import StartedItem, StartItem, UpdateHandle, WorkflowHandle
 from harvest.definitions.activity import ActivityContext, ActivityDefinition
+from harvest.definitions.children import ChildPlacement
 from harvest.definitions.options import Retry
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.embedding import running
@@ -13,6 +14,7 @@ from harvest.errors import (
     ChildWorkflowError,
     ExternalWorkflowError,
     HarvestError,
+    PlacementError,
     QueryFailedError,
     ResultTimeoutError,
     SessionBrokenError,
@@ -22,6 +24,7 @@ from harvest.errors import (
     WorkflowFailedError,
 )
 from harvest.replay.context import ChildHandle, Session, TimerHandle, Winner, WorkflowContext
+from harvest.shards import ShardRouter
 from harvest.worker.options import WorkerOptions
 
 __all__ = [
@@ -31,15 +34,18 @@ __all__ = [
     "ActivityTimeoutError",
     "ApplicationError",
     "ChildHandle",
+    "ChildPlacement",
     "ChildWorkflowError",
     "ExternalWorkflowError",
     "Harvest",
     "HarvestError",
+    "PlacementError",
     "QueryFailedError",
     "ResultTimeoutError",
     "Retry",
     "Session",
     "SessionBrokenError",
+    "ShardRouter",
     "StartItem",
     "StartedItem",
     "TimerHandle",

@@ -34,7 +34,7 @@ from harvest.history.limits import check_text
 from harvest.operations import batch_starting, starting, with_start
 from harvest.operations.actor import in_process
 from harvest.replay import ordered
-from harvest.shards import Shards
+from harvest.shards import Placement, ShardRouter, Shards, configured, warn_at_boot
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -188,17 +188,26 @@ class Harvest:
 
     # Being a client
 
-    async def connect(self, urls: Mapping[int, str] | str | None = None) -> Self:
-        """Use these databases: one URL, or one for each shard; without any, as the class describes."""
+    async def connect(self, urls: Mapping[int, str] | str | None = None, *, router: ShardRouter | None = None) -> Self:
+        """Use these databases: one URL, or one for each shard; without any, as the class describes.
+
+        Without a `router` it is that of HARVEST_WRITABLE_SHARDS and the other variables of `configured`.
+        """
         await self.close()
         found = {0: urls} if isinstance(urls, str) else urls or _databases()
-        self._shards = await Shards.open(found)
+        self._shards = await Shards.open(found, router or configured(os.environ, found))
+        warn_at_boot(self._shards.router, found)
         return self
 
     @property
     def databases(self) -> dict[int, str]:
         """The databases that the client uses, by shard; empty where it is not connected."""
         return {} if self._shards is None else {shard: store.url for shard, store in self._shards.stores.items()}
+
+    @property
+    def router(self) -> ShardRouter | None:
+        """Which shard a run lives on, as the client decides it; None while it is not connected."""
+        return None if self._shards is None else self._shards.router
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -250,23 +259,41 @@ class Harvest:
         *args: Any,
         reuse_policy: ReusePolicy = "allow_duplicate",
         conflict_policy: ConflictPolicy = "unspecified",
+        shard_id: int | None = None,
+        residency_key: str | None = None,
         **options: Unpack[RunOptions],
     ) -> WorkflowHandle[R]:
         """Start a workflow, or find the run that the policies say stands for it.
 
         Runs of a higher `priority` are taken first; 0 is usual. With an `idempotency_key`, a repeated start within 24
-        hours finds the run of the first. Raises WorkflowNotRegisteredError until a worker has registered the type, and
-        the errors of `operations.starting.start`.
+        hours finds the run of the first. `shard_id` or `residency_key` says where it lives, and all that follow from
+        it: see `resolve_placement`. Raises WorkflowNotRegisteredError until a worker has registered the type, and the
+        errors of `operations.starting.start`.
         """
         shards = await self._connected()
         started = await starting.start_one(
             shards,
             in_process("app.start"),
-            start_request(workflow, args, **options),
+            start_request(workflow, args, placement=Placement(shard_id, residency_key), **options),
             reuse_policy=reuse_policy,
             conflict_policy=conflict_policy,
         )
         return WorkflowHandle(shards, started.execution_id, workflow.signature, started.workflow_id)
+
+    async def resolve_placement(
+        self,
+        workflow: WorkflowDefinition[..., Any],
+        workflow_id: str,
+        *,
+        shard_id: int | None = None,
+        residency_key: str | None = None,
+    ) -> int:
+        """The shard that `start` would begin such a run on now; nothing is asked or begun.
+
+        Raises PlacementError where it would be refused, and NoWritableShardError while every shard is being drained.
+        """
+        router = (await self._connected()).router
+        return router.resolve(workflow.name, workflow_id, Placement(shard_id, residency_key))
 
     async def signal_with_start(
         self,

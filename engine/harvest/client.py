@@ -18,7 +18,7 @@ from harvest.operations import closing, pausing, reading, requesting, signalling
 from harvest.operations.actor import in_process
 from harvest.operations.preparing import StartRequest
 from harvest.operations.views import FailureView
-from harvest.shards import Shards
+from harvest.shards import AUTOMATIC, Placement, Shards
 
 R = TypeVar("R")
 ReusePolicy = Literal["allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running"]
@@ -46,10 +46,12 @@ class RunOptions(TypedDict, total=False):
 
 
 class StartOptions(RunOptions, total=False):
-    """Keyword options of `Harvest.start`."""
+    """Keyword options of `Harvest.start`. `shard_id` or `residency_key` places the run; else its id does."""
 
     reuse_policy: ReusePolicy
     conflict_policy: ConflictPolicy
+    shard_id: int | None
+    residency_key: str | None
 
 
 class WorkflowHandle(Generic[R]):
@@ -264,6 +266,7 @@ def start_request(
     retry: Retry | None = None,
     memo: Any = None,
     search_attributes: Mapping[str, Any] | None = None,
+    placement: Placement = AUTOMATIC,
 ) -> StartRequest:
     """A start as operations take it. Raises PayloadError, and TypeError for arguments that do not fit."""
     return StartRequest(
@@ -281,6 +284,7 @@ def start_request(
         ),
         retry=None if retry is None else retry.policy(),
         idempotency_key=idempotency_key,
+        placement=placement,
     )
 
 

@@ -18,6 +18,7 @@ import msgspec
 from harvest import clock
 from harvest.app import Harvest
 from harvest.errors import ConfigurationError, ShardUnavailableError
+from harvest.shards import ShardRouter
 from harvest.store import migrate as schema
 from harvest.store.pool import LOST
 from harvest.worker.main import keep_working, named_build
@@ -36,12 +37,14 @@ async def running(
     options: WorkerOptions | None = None,
     migrate: bool = False,
     start_timeout: float = 10.0,
+    router: ShardRouter | None = None,
 ) -> AsyncIterator[Harvest]:
     """Connect `app` and run its workflows and activities in this process, until the block ends.
 
-    `urls` are as for `Harvest.connect`; without any, a connected app stays as it is. `workers=0` makes a client only;
-    more than one seldom helps, as they share a processor. With `migrate`, the databases are first brought to this
-    release's schema. At the end running activities get `options.drain_timeout` seconds, then their work is handed back.
+    `urls` and `router` are as for `Harvest.connect`; without any, a connected app stays as it is. `workers=0` makes a
+    client only; more than one seldom helps, as they share a processor. With `migrate`, the databases are first brought
+    to this release's schema. At the end running activities get `options.drain_timeout` seconds, then their work is
+    handed back.
 
     The block is entered when the workers are at work. Where no database answers within `start_timeout` seconds it is
     entered all the same, and they begin when one does. Raises ConfigurationError where no database is known,
@@ -52,7 +55,7 @@ async def running(
         raise ConfigurationError(f"workers is {workers}; it must be 0 or more")
     ours = urls is not None or not app.databases
     if ours:
-        await app.connect(urls)
+        await app.connect(urls, router=router)
     try:
         databases = app.databases
         if migrate:
@@ -74,6 +77,7 @@ class _Crew:
     def __init__(self, app: Harvest, urls: Mapping[int, str], options: list[WorkerOptions]) -> None:
         self._app = app
         self._urls = urls
+        self._router = app.router
         self._options = options
         self._stop = asyncio.Event()
         self._entered = False
@@ -109,7 +113,12 @@ class _Crew:
         while not self._stop.is_set():
             try:
                 ended = await keep_working(
-                    self._app.registry, self._urls, options=options, stop=self._stop, on_start=begun.set
+                    self._app.registry,
+                    self._urls,
+                    options=options,
+                    stop=self._stop,
+                    on_start=begun.set,
+                    router=self._router,
                 )
                 if ended == "drained":
                     return

@@ -81,6 +81,12 @@ class BatchTooLargeError(LimitError):
     code, slug, status = "HVT-121", "batch_too_large", 413
 
 
+class TooManyGroupsError(LimitError):
+    """A usage report would have more groups than one answer carries: group by what has fewer values."""
+
+    code, slug, status = "HVT-122", "too_many_groups", 413
+
+
 class InvalidRequestError(HarvestError):
     """A request is malformed; the message names the field and what would be right."""
 
@@ -97,6 +103,18 @@ class CursorError(InvalidRequestError):
     """A page cursor is damaged, or belongs to another filter."""
 
     code, slug = "HVT-202", "cursor_invalid"
+
+
+class PlacementError(InvalidRequestError):
+    """A run cannot be placed where it was asked to be. `reason` says why; the log has what is configured."""
+
+    code, slug = "HVT-203", "placement_refused"
+
+
+class FilterError(InvalidRequestError):
+    """A filter cannot be read, or no index could answer it. `column` is where in its text, and `remedy` what helps."""
+
+    code, slug = "HVT-204", "filter_invalid"
 
 
 class UnauthenticatedError(HarvestError):
@@ -141,6 +159,12 @@ class WorkerNotFoundError(HarvestError):
     code, slug, status = "HVT-303", "worker_not_found", 404
 
 
+class SavedViewNotFoundError(HarvestError):
+    """There is no saved view of that id."""
+
+    code, slug, status = "HVT-306", "saved_view_not_found", 404
+
+
 class ExecutionExistsError(HarvestError):
     """The business key is taken, and the policies of the start forbid what would follow."""
 
@@ -177,6 +201,12 @@ class WorkerStoppedError(HarvestError):
     code, slug, status = "HVT-315", "worker_stopped", 409
 
 
+class SavedViewExistsError(HarvestError):
+    """A saved view of another filter has that name."""
+
+    code, slug, status = "HVT-316", "saved_view_exists", 409
+
+
 class OwnerModeRefusedError(HarvestError):
     """Owner mode cannot be turned on with the workers that live now; each reason is in `fields['blockers']`."""
 
@@ -211,6 +241,12 @@ class OutcomeUnknownError(ShardUnavailableError):
     """The answer of a write was lost: it may or may not have happened. Repeat it with the same idempotency key."""
 
     code, slug = "HVT-402", "outcome_unknown"
+
+
+class NoWritableShardError(ShardUnavailableError):
+    """Every shard is being drained: none takes new workflows now."""
+
+    code, slug = "HVT-403", "no_writable_shard"
 
 
 class SchemaLevelError(HarvestError):

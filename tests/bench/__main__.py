@@ -1,4 +1,4 @@
-"""`python -m tests.bench [a … k|all] [--quick]`: run, print, keep, and exit 1 when a bound fails."""
+"""`python -m tests.bench [a … l|all] [--quick]`: run, print, keep, and exit 1 when a bound fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tests.bench import part_a, part_b, part_c, part_d, part_e, part_f, part_g, part_h, part_i, part_j, part_k
+from tests.bench import part_a, part_b, part_c, part_d, part_e, part_f, part_g, part_h, part_i, part_j, part_k, part_l
 from tests.bench.figures import Part, Report, render
 from tests.bench.plan import FULL, QUICK, Plan
 from tests.bench.server import BenchServer
@@ -30,6 +30,7 @@ PARTS: Final = {
     "i": part_i.run,
     "j": part_j.run,
     "k": part_k.run,
+    "l": part_l.run,
 }
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 PROOF: Final = Path(__file__).parents[2] / "docs" / "proof"

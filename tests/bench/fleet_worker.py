@@ -113,7 +113,7 @@ class Member:
 async def work(url: str, given: Given, watch: IdleWatch | None) -> None:
     """Join, answer, leave."""
     if not given.eager:
-        ActivityRunner.reserve = lambda self, command: False  # type: ignore[method-assign]
+        ActivityRunner.reserve = lambda self, shard_id, command: False  # type: ignore[method-assign]
     shards = await Shards.open({0: url})
     worker = Worker(app.registry, shards, WorkerOptions(name=given.name, build="bench", **given.options))
     member = Member(worker, watch)

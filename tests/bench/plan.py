@@ -30,6 +30,8 @@ class Plan(msgspec.Struct, frozen=True):
     pending: tuple[int, ...] = (1_000, 10_000, 100_000)
     fleet_runs: int = 200
     timer_seconds: float = 1.0
+    imports: int = 100
+    orders: int = 60
 
 
 FULL = Plan()
@@ -52,4 +54,6 @@ QUICK = Plan(
     pending=(1_000, 5_000),
     fleet_runs=30,
     timer_seconds=0.1,
+    imports=60,
+    orders=20,
 )

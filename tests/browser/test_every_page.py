@@ -19,6 +19,18 @@ PAGES = {
     "list without a match": ("/workflows?state=FAILED&type=nothing&after=2026-01-01T00:00:00Z", 200),
     "list with a wrong filter": ("/workflows?state=SLEEPING&after=yesterday", 200),
     "list with an old cursor": ("/workflows?cursor=abc", 200),
+    "list with conditions and columns": (
+        "/workflows?type=order_flow&state=RUNNING&owner=x&columns=attrs.tenant&columns=owner&filter=attrs.tenant%3D'acme'",
+        200,
+    ),
+    "list with columns": ("/workflows?columns=attrs.tenant&columns=attrs.tags&columns=severity", 200),
+    "list with a filter that cannot be read": ("/workflows?filter=attrs.tenant%20~%205", 200),
+    "list with facets": ("/workflows?facet=state", 200),
+    "list with facets of an attribute": ("/workflows?facet=attrs.tenant", 200),
+    "saved views": ("/views", 200),
+    "save a view": ("/views/new?query=state%3DFAILED", 200),
+    "no such view": ("/views/00000000-0000-4000-8000-000000000000", 404),
+    "filters": ("/help/filters", 200),
     "waiting run": ("/w/{waiting}", 200),
     "completed run": ("/w/{completed}", 200),
     "failed run": ("/w/{failed}", 200),
@@ -63,11 +75,29 @@ PAGES = {
     "warmth": ("/warmth", 200),
     "warmth of a day by worker": ("/warmth?window=24h&by=worker", 200),
     "no such worker": ("/workers/00000000-0000-8000-8000-000000000000", 404),
+    "shards": ("/shards", 200),
+    "shard": ("/shards/0", 200),
+    "no such shard": ("/shards/7", 503),
+    "add a shard": ("/shards/add?candidate=2", 200),
+    "add a shard that is there": ("/shards/add?candidate=1", 200),
+    "add a shard with a wrong number": ("/shards/add?candidate=many", 200),
     "partitions": ("/shards/0/partitions", 200),
     "journal of a partition": ("/shards/0/partitions?p=37", 200),
     "partitions of no shard": ("/shards/7/partitions", 503),
+    "topology": ("/shards/topology", 200),
+    "topology with every stale process": ("/shards/topology?stale=all", 200),
+    "residency map": ("/shards/residency", 200),
+    "key": ("/shards/key", 200),
+    "key of a run": ("/shards/key?workflow_name=order_flow&workflow_id=waiting-order", 200),
+    "key of nobody": ("/shards/key?workflow_name=order_flow&workflow_id=nobody", 200),
+    "key that cannot be": ("/shards/key?workflow_name=order_flow&workflow_id=", 400),
+    "relay": ("/shards/relay", 200),
     "owner mode": ("/owner-mode", 200),
     "turn owner mode on": ("/shards/0/owner-mode", 200),
+    "usage": ("/usage", 200),
+    "usage by an attribute": ("/usage?from=7d&by=search_attr:tenant&sort=-completed", 200),
+    "usage of an empty window": ("/usage?from=2020-01-01T00:00:00Z&to=2020-01-02T00:00:00Z", 200),
+    "usage of a wrong window": ("/usage?from=yesterday", 200),
     "audit": ("/audit", 200),
     "audit without a match": ("/audit?who=nobody", 200),
     "keys": ("/help/keys", 200),
@@ -96,18 +126,20 @@ def test_page(page: Page, runs: dict[str, str], name: str, theme: str) -> None:
     assert answer is not None
     assert answer.status == status
     assert len(answer.body()) < MOST_BYTES
-    assert _violations(page) == []
+    assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
-    assert _overflow(page) <= 0
+    assert overflow(page) <= 0
     page.set_viewport_size({"width": 320, "height": 844})
-    assert _overflow(page) <= 0
+    assert overflow(page) <= 0
 
 
-def _violations(page: Page) -> list[Any]:
+def violations(page: Page) -> list[Any]:
+    """What axe finds, by rule and place."""
     found = Axe().run(page, options=RULES).response["violations"]
     return [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
 
 
-def _overflow(page: Page) -> int:
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
     width: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return width

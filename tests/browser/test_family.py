@@ -66,6 +66,21 @@ def test_a_large_family_leads_on_to_all_children(page: Page, family: Family) -> 
     expect(page.locator("main tbody tr")).to_have_count(50)
 
 
+def test_more_children_of_a_run_are_shown_in_its_tree_without_scripts(
+    browser: Browser, server: DevServer, signed_in: object, family: Family
+) -> None:
+    context = browser.new_context(base_url=server.base, storage_state=signed_in, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"/w/{family.large}/tree")
+    expect(page.locator(".node")).to_have_count(200)
+    page.get_by_role("link", name="More children of family_flow large-family").click()
+    expect(page).to_have_url(re.compile(f"more=.*#n{family.large}$"))
+    expect(page.locator(".node")).to_have_count(102)
+    page.get_by_role("link", name="From its first child").click()
+    expect(page.locator(".node")).to_have_count(200)
+    context.close()
+
+
 def test_the_state_stands_beside_a_title_that_is_shorter_than_the_links_above_it(page: Page, family: Family) -> None:
     page.goto(f"/w/{family.child}")
     expect(page.locator("#run-head").get_by_role("link", name="Earlier run")).to_be_visible()

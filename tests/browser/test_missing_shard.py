@@ -49,10 +49,23 @@ def test_the_list_names_the_shard_and_shows_the_rest(crippled: Crippled) -> None
     page.goto("/workflows")
     banner = page.locator("#list .note")
     expect(banner).to_contain_text("Shard 1 did not answer.")
-    expect(banner.get_by_role("link", name="Try again")).to_be_visible()
+    expect(banner.get_by_role("link", name="Retry shard 1")).to_be_visible()
     expect(page.locator(f"#r{crippled.runs[0]}")).to_be_visible()
     expect(page.locator(f"#r{crippled.runs[1]}")).to_have_count(0)
     expect(page.locator(".head")).to_contain_text("at least")
+
+
+def test_where_a_key_lives_says_which_shard_was_not_looked_at(crippled: Crippled) -> None:
+    page = crippled.page
+    page.goto("/shards/key?workflow_name=order_flow&workflow_id=nobody")
+    rows = page.locator("main tbody tr")
+    expect(rows.nth(0)).to_contain_text("No run of this key.")
+    expect(rows.nth(1)).to_contain_text("Not inspected")
+    expect(page.locator("main")).to_contain_text("not every shard was looked at")
+    page.goto(f"/w/{crippled.runs[0]}")
+    page.get_by_role("link", name="Where does this key live?").click()
+    expect(page.locator("main")).to_contain_text("It is the only open run of the key.")
+    expect(page.locator("main .facts")).to_contain_text(f"{crippled.runs[0]} on shard 0")
 
 
 def test_a_list_without_a_match_does_not_claim_there_is_none(crippled: Crippled) -> None:
@@ -83,12 +96,22 @@ def test_overview_and_audit_name_it_too(crippled: Crippled) -> None:
     expect(page.locator("main tbody tr").first).to_be_visible()
 
 
+def test_the_topology_is_read_from_the_shards_that_answer(crippled: Crippled) -> None:
+    page = crippled.page
+    page.goto("/shards/topology")
+    expect(page.locator("main .note").first).to_contain_text("Shard 1 did not answer.")
+    expect(page.locator("#topology tbody tr").first).to_be_visible()
+    page.goto("/shards/residency")
+    expect(page.locator("main .note").first).to_contain_text("Shard 1 did not answer.")
+    expect(page.locator("main")).to_contain_text("No residency key is declared")
+
+
 def test_a_tree_names_the_shard_and_asks_it_alone_again(crippled: Crippled) -> None:
     page = crippled.page
     page.goto(f"/w/{crippled.runs[0]}/tree")
     expect(page.locator("main .note")).to_contain_text("Shard 1 did not answer.")
     expect(page.locator(".node")).to_have_count(1)
     page.evaluate("window.same = true")
-    page.get_by_role("link", name="Ask it again").click()
+    page.get_by_role("link", name="Retry shard 1").click()
     expect(page.locator("main .note")).to_contain_text("Still no answer from shard 1")
     assert page.evaluate("window.same") is True

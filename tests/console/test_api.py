@@ -38,7 +38,6 @@ async def test_a_start_answers_201_and_the_same_key_again_200(console: Client) -
         "workflow_name",
         "workflow_id",
         "state",
-        "shard_id",
         "started_fresh",
         "deduplicated",
     }
@@ -195,7 +194,7 @@ async def test_get_has_the_fields_of_an_execution(console: Client, shards: Shard
         *("build", "parent_id", "root_id", "first_execution_id", "previous_execution_id", "started_at", "closed_at"),
         *("deadline_at", "history_events", "waiting", "blocked", "input", "result", "failure", "memo", "pending"),
         *("queue_served", "definition_served", "cancel_requested_at", "next_execution_id", "paused", "current_details"),
-        *("search_attributes", "await_mode", "parent_close_policy"),
+        *("search_attributes", "await_mode", "parent_close_policy", "owner", "severity", "note"),
     }
     assert (answer["state"], answer["shard_id"], answer["waiting"], answer["input"]) == (
         "RUNNING",

@@ -44,8 +44,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without any setting of Harvest."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("HARVEST_")} | dict(extra or {})
+    """This process's environment without any setting of Harvest, and consoles that do not probe."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HARVEST_")}
+    return kept | {"HARVEST_CANARY": "off"} | dict(extra or {})
 
 
 def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -282,6 +283,14 @@ def test_a_killed_worker_is_started_again(dev: Callable[..., Dev]) -> None:
     until(lambda: len(running.workers()) == 2 and victim not in running.workers())
     assert bystander in running.workers()
     assert running.interrupt() == 0
+
+
+def test_a_reserved_shard_gets_a_worker_of_its_own(dev: Callable[..., Dev]) -> None:
+    running = dev("shop:app", "--port", "0", "--workers", "1", extra={"HARVEST_RESERVED_SHARDS": "1"})
+    running.ready()
+    told = [re.findall(r"--shard (\d+)", processes()[pid]) for pid in running.workers()]
+    assert sorted(told) == [["0"], ["1"]]
+    assert "Traceback" not in running.errors.read_text()
 
 
 def test_killed_whole_it_leaves_no_worker_and_the_next_start_adopts_the_databases(

@@ -121,6 +121,8 @@ async def check_everything(pair: Pair) -> list[float]:
     assert (counted["count"], counted["status"]) == (1, "partial")
     assert (await api("/workflows/registered")).json()["status"] == "partial"
     assert (await api("/admin/audit")).json()["status"] == "partial"
+    used = (await api("/admin/usage?from=30d&to=now")).json()
+    assert (used["status"], [shard["shard_id"] for shard in used["unavailable_shards"]]) == ("partial", [1])
     assert (await api(f"/workflows/{pair.here}")).status_code == 200
     assert (await api(f"/workflows/{mint_execution_id(0)}")).status_code == 404
     for path in (f"/workflows/{pair.there}", f"/workflows/{pair.there}/history", f"/workflows/{mint_execution_id(1)}"):
@@ -128,7 +130,7 @@ async def check_everything(pair: Pair) -> list[float]:
         assert (unknown.status_code, unknown.json()["shard_id"]) == (503, 1)
     by_id = await api("/workflows/by-id/order_flow/there")
     assert (by_id.status_code, by_id.json()["code"]) == (503, "HVT-401")
-    for path in ("/", "/workflows", "/audit"):
+    for path in ("/", "/workflows", "/usage", "/audit"):
         shown = await page(path)
         assert shown.status_code == 200, path
         assert "shard 1" in shown.text.lower(), path

@@ -107,7 +107,7 @@ def test_without_an_app_it_says_what_is_missing(arguments: list[str]) -> None:
 def test_every_option_of_a_worker_has_a_flag_that_tells_its_default() -> None:
     given = {parameter.name: parameter for parameter in run.params}
     assert set(NAMES) <= set(given)
-    for name in set(NAMES) - {"name", "build", "workflow_cache_bytes", "resident_workflows"}:
+    for name in set(NAMES) - {"name", "build", "workflow_cache_bytes", "resident_workflows", "shard_assignments"}:
         default = getattr(WorkerOptions(), name)
         shown = default[0] if name == "queues" else f"{default:g}" if isinstance(default, float) else default
         assert f"[{shown}]" in str(given[name].help), name

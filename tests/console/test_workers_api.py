@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from harvest import Harvest, WorkflowContext, clock
-from harvest.shards import Shards
+from harvest.shards import ShardRouter, Shards
 from harvest.worker.effective import resolve
 from harvest.worker.main import keep_working
 from harvest.worker.worker import Worker
@@ -79,7 +79,8 @@ async def test_the_configuration_in_force_tells_of_workers_limits_shards_and_poo
     (mine,) = [each for each in config["workers"] if each["worker_id"] == str(worker.id)]
     assert {"name": "owner_lease_ttl_ms", "value": 10_000, "origin": "default"} in mine["options"]
     assert config["payload_caps"]["payload_bytes"] == 8 * 1024 * 1024
-    assert config["shard_topology"] == {"default_shard": 0, "readable_shards": [0, 1], "writable_shards": [0, 1]}
+    assert config["shard_topology"] == ShardRouter.of((0, 1)).topology()
+    assert config["worker"]["shard_assignments"] == [0, 1]
     assert config["features"] == {"admin_token": True, "token_signin": False, "base_path": False}
     assert {"name": "read", "size": 4, "limit_ms": 2000} in config["pool"]
     assert "token-of-thirty-two" not in response.text

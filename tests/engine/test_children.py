@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from harvest import ChildWorkflowError, Harvest, WorkflowContext
+from harvest import ChildPlacement, ChildWorkflowError, Harvest, WorkflowContext
 from harvest.history.states import State
 from harvest.shards import Shards
 from tests.support import at_work, eventually
@@ -41,10 +41,10 @@ async def rotates(ctx: WorkflowContext, left: int) -> str:
 
 
 @app.workflow
-async def sums(ctx: WorkflowContext, numbers: list[int], shard_id: int | None) -> int:
-    total = 0
+async def sums(ctx: WorkflowContext, numbers: list[int], shard_id: int) -> int:
+    total, placed = 0, adds.with_options(placement=ChildPlacement.Shard(shard_id))
     for number in numbers:
-        total = await ctx.execute_child_workflow(adds.with_options(shard_id=shard_id), total, number)
+        total = await ctx.execute_child_workflow(placed, total, number)
     return total
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from harvest import Harvest, WorkflowContext
+from harvest import ChildPlacement, Harvest, WorkflowContext
 from harvest.history.document import decode_document, events_of
 from harvest.operations import reading
 from harvest.operations.chains import run_chain
@@ -42,7 +42,7 @@ async def order(ctx: WorkflowContext, runs_left: int) -> str:
     await ctx.execute_activity(charge, 7)
     await ctx.start_child_workflow(mail.with_options(detached=True, close_policy="abandon"))
     await ctx.sleep(timedelta(milliseconds=20))
-    shipped = await ctx.execute_child_workflow(ship.with_options(shard_id=1), "Bonn")
+    shipped = await ctx.execute_child_workflow(ship.with_options(placement=ChildPlacement.Shard(1)), "Bonn")
     word = await ctx.wait_for_signal("go", str)
     return f"{shipped} {word}"
 

@@ -218,6 +218,21 @@ async def killer_step(ctx: WorkflowContext) -> int:
     return number
 
 
+@app.activity(retry=SOON)
+async def ask_model(ctx: ActivityContext, calls: int) -> int:
+    """Reports so many calls of a language model, with a moment after each."""
+    for number in range(calls):
+        ctx.report_llm_usage(model="m", input_tokens=number, output_tokens=1, cost_usd_micros=1, latency_ms=5)
+        await asyncio.sleep(0.02)
+    return calls
+
+
+@app.workflow
+async def asks_models(ctx: WorkflowContext, activities: int) -> int:
+    """One activity after the other, each of which asks."""
+    return sum([await ctx.execute_activity(ask_model, 3 + number) for number in range(activities)])
+
+
 @app.workflow
 async def spins(ctx: WorkflowContext) -> None:
     """A step that holds the loop and can be broken into."""

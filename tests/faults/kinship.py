@@ -62,7 +62,8 @@ async def one_life(deliverer: Deliverer) -> bool:
         for _ in range(2):
             deliverer.kick()
             await deliverer.tick()
-            await asyncio.gather(*deliverer._beyond.values())
+            while deliverer._beyond:
+                await asyncio.gather(*deliverer._beyond.values())
     except Killed:
         await asyncio.gather(*deliverer._beyond.values(), return_exceptions=True)
         return True

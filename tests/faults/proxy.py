@@ -29,7 +29,7 @@ class Link:
 
 
 class Proxy:
-    """Forwards everything until told otherwise. `url` leads through it."""
+    """Forwards everything until told otherwise. `url` leads through it, `delay` is seconds before each request."""
 
     def __init__(self, url: str, folder: Path) -> None:
         parts = urlsplit(url)
@@ -40,6 +40,7 @@ class Proxy:
         self.lost = 0
         self.accepted = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.delay = 0.0
         self._to_lose: tuple[str, bool] | None = None
         self._stalled: str | None = None
         self._flows = asyncio.Event()
@@ -94,7 +95,11 @@ class Proxy:
         hello = await from_client.read(65536)
         words = hello[8:].split(b"\0")
         role = words[words.index(b"application_name") + 1].decode() if b"application_name" in words else ""
-        from_server, server = await asyncio.open_unix_connection(self._real)
+        try:
+            from_server, server = await asyncio.open_unix_connection(self._real)
+        except OSError:
+            client.transport.abort()
+            return
         link = Link(client, server, role)
         self.links.add(link)
         try:
@@ -113,6 +118,8 @@ class Proxy:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
                 await self._open(link)
+                if self.delay:
+                    await asyncio.sleep(self.delay)
                 if link.mute:
                     continue
                 if self._to_lose is not None and self._to_lose[0] == link.role and data[:1] == BIND:

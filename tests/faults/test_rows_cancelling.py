@@ -163,7 +163,7 @@ class Heard:
             shard_id=0, execution_id=uuid4(), seq=1, attempt=1, workflow_name="w", workflow_id="w", name=name,
             input=b"null", start_to_close=60.0, heartbeat=10.0, retry=RetryPolicy(initial_interval=0.0), eager=False,
         )  # fmt: skip
-        assert self.runner.take_claimed(name)
+        assert self.runner.take_claimed(0, name)
         self.runner.start(attempt)
         return attempt
 

@@ -23,6 +23,7 @@ from harvest.operations import signalling
 from harvest.operations.actor import in_process
 from harvest.shards import Shards
 from harvest.store import listening, marks, migrate
+from harvest.store.address import Address
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.store import Store
 from harvest.store.wakes import CHANNEL, LIVE_CHANNEL
@@ -138,9 +139,9 @@ async def test_03_what_comes_between_a_new_link_and_its_listen_is_found_by_the_l
         await eventually(lambda: parked(shards, run.execution_id))
         await eventually(lambda: listens(shards))
 
-        async def late(url: str, channel: str) -> Any:
+        async def late(address: Address, channel: str) -> Any:
             links.append(1)
-            return LateListener(await connect(url, channel), lambda: send(others, run.execution_id, 3))
+            return LateListener(await connect(address, channel), lambda: send(others, run.execution_id, 3))
 
         monkeypatch.setattr(listening, "_connect", late)
         assert await shards.stores[0].scan.fetch(f"select pg_terminate_backend(pid) from ({LISTENING}) l")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from harvest.history.ids import mint_execution_id
 from harvest.history.states import State
 from harvest.shards import Shards
 from harvest.store import counts, exports, families, reads, timelines
-from harvest.store.listing import ExecutionFilter
+from harvest.store.listing import ExecutionFilter, names_statement
 from harvest.store.schema import compiled
 from tests.operations.population import EPOCH, Run, add, add_many
 from tests.operations.test_plans import explain, rows_of, scans
@@ -92,17 +93,27 @@ def indexed(plan: dict[str, Any], index: str | None = None, table: str = TABLE) 
 @pytest.mark.parametrize("parents", [1, 50])
 async def test_a_level_of_a_tree_reads_what_it_shows(crowd: Shards, parents: int) -> None:
     ids = [parent(n) for n in range(1, parents + 1)]
-    plan = await explain(crowd, families.LEVEL, (ids, 21))
+    none = ["null"] * parents
+    plan = await explain(crowd, families.LEVEL, (ids, 21, none, none))
     indexed(plan, "harvest_executions_children")
     assert rows_of(plan, TABLE) <= 21
-    whole = await explain(crowd, families.LEVEL, (ids, 10_001))
+    whole = await explain(crowd, families.LEVEL, (ids, 10_001, none, none))
     indexed(whole, "harvest_executions_children")
     assert rows_of(whole, TABLE) == parents * EACH
 
 
+@pytest.mark.parametrize("parents", [1, 50])
+async def test_a_level_beyond_anchors_reads_what_it_shows(crowd: Shards, parents: int) -> None:
+    ids = [parent(n) for n in range(1, parents + 1)]
+    anchors = ([EPOCH + timedelta(seconds=EACH - 5)] * parents, [UUID(int=2**128 - 1)] * parents)
+    plan = await explain(crowd, families.LEVEL, (ids, 10_001, *anchors))
+    indexed(plan, "harvest_executions_children")
+    assert rows_of(plan, TABLE) == parents * 5
+
+
 async def test_truncated_parents_are_found_by_the_index_of_children(crowd: Shards) -> None:
     ids = [parent(n) for n in range(1, 101)]
-    plan = await explain(crowd, families.INCOMPLETE, (ids, [3] * 100))
+    plan = await explain(crowd, families.INCOMPLETE, (ids, [3] * 100, ["null"] * 100, ["null"] * 100))
     indexed(plan, "harvest_executions_children")
     assert rows_of(plan, TABLE) <= 400
 
@@ -152,7 +163,7 @@ async def test_what_a_page_shows_beside_its_rows_is_read_by_keys(crowd: Shards) 
     ("wanted", "by"),
     [
         (ExecutionFilter(), ("state",)),
-        (ExecutionFilter(workflow_name="child_flow"), ("state",)),
+        (ExecutionFilter(workflow_names=("child_flow",)), ("state",)),
         (ExecutionFilter(states=(State.RUNNING,)), ("workflow_name",)),
     ],
 )
@@ -170,5 +181,5 @@ async def test_counts_of_all_types_walk_the_index_of_names(crowd: Shards) -> Non
     )
     indexed(plan, "harvest_executions_name")
     assert rows_of(plan, TABLE) <= 101 * len(names)
-    leaps = await explain(crowd, *compiled(counts.names_statement()))
+    leaps = await explain(crowd, *compiled(names_statement(1_001)))
     assert rows_of(leaps, TABLE) <= len(names) + 5

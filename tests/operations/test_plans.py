@@ -23,7 +23,8 @@ from harvest.shards import Shards
 from harvest.store import overview
 from harvest.store.audit import AuditFilter
 from harvest.store.audit import page_statement as audit_statement
-from harvest.store.listing import ExecutionFilter, count_statement, page_statement
+from harvest.store.counts import count_statement
+from harvest.store.listing import ExecutionFilter, page_statement
 from harvest.store.pool import COMMON, READ
 from harvest.store.schema import compiled
 from tests.operations.population import EPOCH, Run, add, add_events, add_many, started
@@ -92,11 +93,11 @@ FILTERS = {
     "all": ExecutionFilter(),
     "one state": ExecutionFilter(states=(State.RUNNING,)),
     "two states": ExecutionFilter(states=(State.RUNNING, State.FAILED)),
-    "a type": ExecutionFilter(workflow_name="type_3"),
+    "a type": ExecutionFilter(workflow_names=("type_3",)),
     "an id": ExecutionFilter(workflow_id="w-77"),
-    "an id of a type": ExecutionFilter(workflow_id="w-77", workflow_name="type_0"),
+    "an id of a type": ExecutionFilter(workflow_id="w-77", workflow_names=("type_0",)),
     "blocked": ExecutionFilter(blocked=True),
-    "blocked of a type": ExecutionFilter(blocked=True, workflow_name="type_3"),
+    "blocked of a type": ExecutionFilter(blocked=True, workflow_names=("type_3",)),
     "a time": ExecutionFilter(started_after=EPOCH - timedelta(hours=2), started_before=EPOCH - timedelta(hours=1)),
 }
 

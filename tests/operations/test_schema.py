@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Boolean, DateTime, Integer, SmallInteger, Text, Uuid
+from sqlalchemy import Boolean, DateTime, Integer, LargeBinary, SmallInteger, Text, Uuid
+from sqlalchemy.dialects.postgresql import JSONB
 
 from harvest.shards import Shards
 from harvest.store.schema import METADATA
@@ -15,6 +16,8 @@ TYPES = {
     "smallint": SmallInteger,
     "text": Text,
     "boolean": Boolean,
+    "bytea": LargeBinary,
+    "jsonb": JSONB,
 }
 
 

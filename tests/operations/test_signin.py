@@ -75,7 +75,7 @@ async def test_one_shard_that_answers_is_enough_to_sign_in_and_to_stay_so(shards
 
 
 async def test_without_any_shard_nobody_signs_in_and_nothing_is_called_wrong(shards: Shards, actor: Actor) -> None:
-    none = await Shards.open({0: DEAD, 1: DEAD})
+    none = await Shards.open({0: DEAD, 1: f"{DEAD}-too"})
     with pytest.raises(ShardUnavailableError):
         await signin.spend_link(none, actor, await token(shards))
     with pytest.raises(HarvestError):

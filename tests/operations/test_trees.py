@@ -114,6 +114,51 @@ async def test_depth_is_bounded_and_what_lies_below_is_named(shards: Shards) -> 
     assert (whole.truncation_reason, whole.truncated_parent_ids) == (None, [])
 
 
+async def test_a_node_has_the_cursor_of_its_children_that_follow(shards: Shards) -> None:
+    root = await add(shards, 0, Run(workflow_id="r"))
+    await grow(shards, root, "abcdefg")
+    shown, after = [], {}
+    for _ in range(3):
+        found = await tree(shards, root, max_nodes=4, after=after)
+        shown.append(drawn(found.root))
+        after = {root: found.root.next_cursor} if found.root.next_cursor else {}
+    assert (shown, after) == (["r(a,b,c)", "r(d,e,f)", "r(g)"], {})
+
+
+async def test_a_node_within_goes_on_by_its_cursor_and_the_others_stay(shards: Shards) -> None:
+    root = await add(shards, 0, Run(workflow_id="r"))
+    a, b = await grow(shards, root, "ab")
+    await grow(shards, a, "cdefg")
+    await grow(shards, b, "h")
+    cut = await tree(shards, root, max_nodes=6)
+    assert drawn(cut.root) == "r(a(c,d,e),b)"
+    cursor = cut.root.children[0].next_cursor
+    assert cursor is not None
+    assert (cut.root.next_cursor, cut.root.children[1].next_cursor) == (None, None)
+    more = await tree(shards, root, max_nodes=6, after={a: cursor})
+    assert (drawn(more.root), more.truncated_parent_ids) == ("r(a(f,g),b(h))", [])
+
+
+async def test_the_cursor_of_a_node_is_one_of_the_list_of_its_children(shards: Shards) -> None:
+    root = await add(shards, 0, Run(workflow_id="r"))
+    await grow(shards, root, "abcde")
+    found = await tree(shards, root, max_nodes=3)
+    page = await children(shards, root, cursor=found.root.next_cursor)
+    assert [item.workflow_id for item in page.items] == ["c", "d", "e"]
+    listed = await children(shards, root, limit=1)
+    assert listed.next_cursor is not None
+    assert drawn((await tree(shards, root, after={root: listed.next_cursor})).root) == "r(b,c,d,e)"
+
+
+async def test_a_cursor_of_another_run_is_refused(shards: Shards) -> None:
+    root = await add(shards, 0, Run(workflow_id="r"))
+    a, _ = await grow(shards, root, "ab")
+    cursor = (await tree(shards, root, max_nodes=2)).root.next_cursor
+    assert cursor is not None
+    with pytest.raises(CursorError):
+        await tree(shards, root, after={a: cursor})
+
+
 async def test_the_names_of_truncated_parents_end_at_a_cap(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "PARENTS_NAMED", 1)
     root, (a, *_) = await family(shards)
@@ -132,9 +177,11 @@ async def test_a_level_is_one_statement_a_shard(shards: Shards, monkeypatch: pyt
     asked: list[int] = []
     read = families.level
 
-    async def counted(store: families.Store, parents: list[UUID], limit: int) -> list[families.Record]:
+    async def counted(
+        store: families.Store, parents: list[UUID], limit: int, after: families.Anchors
+    ) -> list[families.Record]:
         asked.append(len(parents))
-        return await read(store, parents, limit)
+        return await read(store, parents, limit, after)
 
     monkeypatch.setattr(families, "level", counted)
     await tree(shards, root)

@@ -93,6 +93,37 @@ async def test_a_family_that_is_too_large_says_so_and_leads_on(site: Site) -> No
     assert all_of_it.text.count('class="node"') == min(count + 1, 1_000)
 
 
+async def test_more_children_of_a_run_are_links_that_show_each_of_them_once(site: Site) -> None:
+    root = await root_of(site, "family-j")
+    wide = await child_of(site.shards, root, root, "wide-j", age=-100)
+    await many_children(site.shards, wide, root, 450, state=State.COMPLETED)
+    path, shown, above = f"/w/{root}/tree", [], (str(root), str(wide))
+    for _ in range(4):
+        page = await site.get(path)
+        shown += [each for each in re.findall(r'<li id="n([0-9a-f-]+)"', page.text) if each not in above]
+        more = re.search(r'rel="next" href="([^"]+)"', page.text)
+        if more is None:
+            break
+        assert more[1].endswith(f"#n{wide}")
+        path = more[1].replace("&amp;", "&").partition("#")[0]
+        assert "<details open>" in page.text
+    assert (len(shown), len(set(shown))) == (450, 450)
+    first = re.search(r'rel="prev" href="([^"]+)"', page.text)
+    assert first is not None
+    assert "From its first child" in words(page)
+    again = await site.get(first[1].replace("&amp;", "&").partition("#")[0])
+    assert 'rel="prev"' not in again.text
+
+
+async def test_a_damaged_link_to_more_children_shows_the_tree_from_the_first(site: Site) -> None:
+    root = await root_of(site, "family-k")
+    await child_of(site.shards, root, root, "only", age=9)
+    for more in (f"{root}.nonsense", f"{root}.", "nonsense", f"{UUID(int=1)}.nonsense"):
+        page = await site.get(f"/w/{root}/tree?more={more}")
+        assert (page.status_code, "only" in words(page)) == (200, True)
+    assert "A link to more children of a run was damaged" in words(await site.get(f"/w/{root}/tree?more={root}.abc"))
+
+
 async def test_a_deep_family_goes_on_where_it_is_cut(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_pages, "DEPTH", 2)
     root = await root_of(site, "family-e")
@@ -116,17 +147,17 @@ async def test_a_missing_shard_is_named_and_only_it_is_asked_again(site: Site) -
         said = words(page)
         assert "Shard 1 did not answer. The runs there, and what is below them, are not in this tree" in said
         assert ("here" in said, f"/w/{there}" in page.text) == (True, False)
-        again = re.search(r'hx-get="([^"]+/tree/shards[^"]+)"', page.text)
+        again = re.search(r'hx-get="([^"]+/shards/answering[^"]+)"', page.text)
         assert again is not None
         assert "shard=1" in again[1]
         region = await console("GET", again[1].replace("&amp;", "&"), headers=HTML)
         assert "Still no answer from shard 1" in words(region)
         children = words(await console("GET", f"/w/{root}/children", headers=HTML))
         assert "Shard 1 did not answer. Children there are not in this list" in children
-    whole = await site.get(f"/_f/w/{root}/tree/shards?shard=1&again=%2Fw%2F{root}%2Ftree")
-    assert "Every shard answers now. Read the tree again" in words(whole)
-    evil = await site.get(f"/_f/w/{root}/tree/shards?shard=1&again=https%3A%2F%2Felsewhere")
-    assert evil.status_code == 400
+    whole = await site.get(f"/_f/shards/answering?shard=1&again=%2Fw%2F{root}%2Ftree")
+    assert "Every shard answers now. Read the page again" in words(whole)
+    for elsewhere in ("https%3A%2F%2Felsewhere", "%2F%2Felsewhere"):
+        assert (await site.get(f"/_f/shards/answering?shard=1&again={elsewhere}")).status_code == 400
 
 
 async def test_a_run_whose_root_cannot_be_read_shows_what_is_below_it(site: Site) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from harvest.definitions.children import ChildPlacement
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import ApplicationError, SessionBrokenError
 from harvest.replay.context import ChildHandle, Session, TimerHandle
@@ -63,7 +64,8 @@ class Acting(Noting):
             if s.salt % 3 == 0:
                 handle.cancel()
         else:
-            handle = await self.ctx.start_child_workflow(child, s.salt, seen)
+            chosen = child.with_options(placement=ChildPlacement.Distributed) if s.how == "spread" else child
+            handle = await self.ctx.start_child_workflow(chosen, s.salt, seen)
             self.children.append((handle, s.salt, seen))
             self.note("child begun", (handle.workflow_id, handle.execution_id))
 

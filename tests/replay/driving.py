@@ -32,6 +32,7 @@ from harvest.history.events import Event, encode_data
 from harvest.history.kinds import EventKind
 from harvest.replay.context import WorkflowContext
 from harvest.replay.decision import Outcome, outcome_of
+from harvest.replay.placing import Placer
 from harvest.replay.run import Run
 from tests.replay.oracle import IDENTITY, START, live
 from tests.replay.player import as_workflow
@@ -49,7 +50,9 @@ class Driven:
         carried: int = 0,
         retry: RetryPolicy | None = None,
         chain_deadline: datetime | None = None,
+        placer: Placer | None = None,
     ) -> None:
+        self.placer = placer
         self.workflow = as_workflow(function, "driven")
         self.run = self._run()
         self.events: list[Event] = []
@@ -175,6 +178,6 @@ class Driven:
 
     def _run(self, function: Callable[..., Any] | None = None) -> Run:
         workflow = self.workflow if function is None else as_workflow(function, "driven")
-        run = Run(workflow, IDENTITY, WorkflowContext)
+        run = Run(workflow, IDENTITY, WorkflowContext, self.placer)
         live.append(run)
         return run

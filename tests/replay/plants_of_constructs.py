@@ -248,6 +248,16 @@ def the_id_of_a_child_hangs_on_the_time_of_the_replay(patch: pytest.MonkeyPatch)
 
 
 @plant
+def a_child_is_placed_again_on_replay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "recorded_child", lambda self, seq: None)
+
+
+@plant
+def a_placed_child_that_is_taken_back_was_never_asked_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Asked, "stand", lambda self, key: None)
+
+
+@plant
 def a_cancelled_child_is_not_told(patch: pytest.MonkeyPatch) -> None:
     real = Run._turn_away
 

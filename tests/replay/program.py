@@ -120,7 +120,7 @@ class Local(Struct, frozen=True, tag=True):
 
 
 class Child(Struct, frozen=True, tag=True):
-    """Start a child: await it at once, by name, with a deadline; or keep its handle; or detach it."""
+    """Start a child: await it at once, by name, with a deadline; keep its handle, here or elsewhere; or detach it."""
 
     how: str
     salt: int
@@ -252,7 +252,7 @@ JOINS = (
     *("wait_first", "wait_error", "wait_some", "as_completed", "async_for"),
 )
 LIMITS = ("timeout", "timeout", "wait_for", "shield", "cancel")
-CHILDREN = ("await", "await", "name", "deadline", "keep", "keep", "keep", "detach")
+CHILDREN = ("await", "await", "name", "deadline", "keep", "keep", "spread", "detach")
 CHANGES = ("blue", "green")
 SIZE = 60
 DEPTH = 4

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from harvest.definitions.children import ChildPlacement
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import QueryFailedError, QueryNotFoundError
 from harvest.history.data import Failure
@@ -14,6 +15,7 @@ from harvest.history.events import Event
 from harvest.history.ids import ExecutionId
 from harvest.replay.commands import StartTimer
 from harvest.replay.decision import Outcome, outcome_of
+from harvest.replay.placing import Placed
 from harvest.replay.records import AnswerUpdate
 from harvest.replay.relations import StartChild
 from harvest.replay.run import Run
@@ -128,7 +130,12 @@ def fresh(
 ) -> tuple[Run, Trace]:
     """A run that nothing was delivered to, and its notes."""
     trace: Trace = []
-    run = Run(workflow, identity, lambda run: NotingContext(run, trace, build))
+
+    def place(placement: ChildPlacement, parent: ExecutionId, workflow_name: str, seq: int) -> Placed:
+        assert not run.replaying, "where a child lives is not asked again"
+        return Placed(seq % 3)
+
+    run = Run(workflow, identity, lambda run: NotingContext(run, trace, build), place)
     live.append(run)
     return run, trace
 

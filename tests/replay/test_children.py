@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harvest.definitions.children import ChildPlacement
 from harvest.errors import ChildWorkflowError, DefinitionError, ExternalWorkflowError
 from harvest.history.data import ChildWorkflowStarted
 from harvest.history.ids import parse_execution_id, shard_of
@@ -52,7 +53,9 @@ def test_its_id_is_known_at_once_and_the_same_on_every_replay() -> None:
 
 def test_options_of_one_call() -> None:
     async def begins(ctx: WorkflowContext) -> None:
-        chosen = child.with_options(workflow_id="c-9", queue="far", priority=3, close_policy="terminate", shard_id=7)
+        chosen = child.with_options(
+            workflow_id="c-9", queue="far", priority=3, close_policy="terminate", placement=ChildPlacement.Shard(7)
+        )
         await ctx.start_child_workflow(chosen, 1, 2)
 
     one = Driven(begins)
@@ -284,7 +287,7 @@ def test_a_run_that_did_not_complete_is_raised_with_its_state(state: str, reason
     assert one.result == [state, reason]
 
 
-@pytest.mark.parametrize("options", [{"close_policy": "hope"}, {"shard_id": 65_535}, {"deadline": timedelta(0)}])
+@pytest.mark.parametrize("options", [{"close_policy": "hope"}, {"placement": 65_535}, {"deadline": timedelta(0)}])
 def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError):
         child.with_options(**options)

@@ -15,6 +15,7 @@ from tests.replay import (
     test_joining,
     test_locals,
     test_messages,
+    test_placements,
     test_queries,
     test_run,
     test_updates,
@@ -40,6 +41,7 @@ QUICK: tuple[Callable[[], None], ...] = (
     test_continuing.test_a_cancel_request_that_came_after_the_code_had_left_goes_along,
     test_continuing.test_an_update_under_way_is_answered_and_does_not_go_along,
     test_locals.test_the_end_of_another_call_that_had_the_number_is_nobodys,
+    test_placements.test_a_placed_child_that_is_taken_back_at_once_is_recorded,
     test_joining.test_a_race_is_won_by_who_ended_first_and_not_by_who_stands_first,
     lambda: test_continuing.test_a_run_that_was_asked_to_end_is_not_tried_again(after_the_end=True),
 )

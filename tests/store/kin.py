@@ -134,7 +134,8 @@ async def rounds(deliverer: Deliverer, count: int = 1) -> None:
     for _ in range(count):
         deliverer.kick()
         await deliverer.tick()
-        await asyncio.gather(*deliverer._beyond.values())
+        while deliverer._beyond:
+            await asyncio.gather(*deliverer._beyond.values())
 
 
 async def told(store: Store, run: UUID, *kinds: EventKind) -> list[tuple[EventKind, int, Any]]:

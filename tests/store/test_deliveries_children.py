@@ -16,6 +16,7 @@ from harvest.history.deliveries import (
 from harvest.history.ids import business_key, mint_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
+from harvest.shards import ShardRouter, Shards
 from tests.store.kin import (
     a_chain,
     a_deliverer,
@@ -90,6 +91,30 @@ async def test_what_the_parent_does_not_say_is_as_the_childs_code_declares_it(si
     (event,) = await rows_of(site.far, f"harvest_events where execution_id = '{known}'")
     data = msgspec.json.decode(event["payload"], type=WorkflowStarted)
     assert (data.execution_timeout_seconds, data.retry) == (9.0, RetryPolicy(max_attempts=2))
+
+
+async def test_a_delivery_to_a_shard_that_is_gone_is_made_where_its_runs_are_now(two: Site) -> None:
+    router = ShardRouter(readable=(0, 1), writable=(0, 1), default=0, forwards={5: 1})
+    shards = await Shards.open({number: store.url for number, store in two.shards.stores.items()}, router)
+    try:
+        parent, child = await a_member(two.near), mint_execution_id(5)
+        await a_delivery(two.near, K.CHILD_START, parent, child, a_start(parent))
+        await deliver(a_deliverer(shards, shards.store(0)))
+        assert await state_of(two.far, child) == State.RUNNING
+    finally:
+        await shards.close()
+
+
+async def test_a_refused_child_that_nobody_awaits_is_told_to_its_parent_if_that_is_open(site: Site) -> None:
+    for state in (State.RUNNING, State.COMPLETED):
+        parent, child = await a_member(site.near, state=state), mint_execution_id(site.near.shard_id)
+        start = a_start(parent, awaited=False, reports=False, close_policy="abandon", refused="no such shard")
+        await a_delivery(site.near, K.CHILD_START, parent, child, start, seq=4)
+        await site.deliver()
+        found = [(kind, seq, data.failure.type, data.state) for kind, seq, data in await told(site.near, parent)]
+        expected = [(EventKind.CHILD_WORKFLOW_FAILED, 4, "PlacementRefused", "REJECTED")]
+        assert found == (expected if state is State.RUNNING else [])
+        assert await state_of(site.near, child) is None
 
 
 @pytest.mark.parametrize("reports", [True, False])

@@ -232,6 +232,8 @@ HOT: dict[str, Statement] = {
     "deliveries that are due": lambda s: (DELIVER, deliveries._DUE, [0.0, 1e9, 200]),
     "targets": lambda s: (DELIVER, deliveries._RUNS, [s.runs]),
     "targets by name": lambda s: (DELIVER, deliveries._BY_KEYS, [s.runs]),
+    "what deliveries have left": lambda s: (DELIVER, deliveries._LEFT_BY, [s.runs, "delivery:6/"]),
+    "those that wait for shards": lambda s: (DELIVER, deliveries._UNLOCATED, [[5, 6]]),
     "put off": lambda s: (DELIVER, deliveries._PUT_OFF, [[1], [1.0], [None], [None], [None]]),
     "claim": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *everything(), ["w/9"]]),
     "claim from marks": lambda s: (CLAIM, claims.CLAIM, [["default"], s.worker, BATCH, *from_marks(), ["w/9"]]),

@@ -92,6 +92,15 @@ async def test_the_account_of_the_long_running_guide_goes_on_as_a_new_run(monkey
         assert states[-1] == "RUNNING"
 
 
+async def test_the_album_of_the_guide_spreads_its_children_over_the_shards(new_database: Callable[[str], str]) -> None:
+    guide = _module("children-on-shards")
+    async with at_work(guide.app, {shard: new_database(f"album_{shard}") for shard in range(2)}) as (_, shards):
+        run = await guide.app.start(guide.album, [str(n) for n in range(12)])
+        assert await run.result() == [f"small {n}" for n in range(12)]
+        for store in shards.stores.values():
+            assert await store.read.fetch("select from harvest_executions where workflow_name = 'resize'")
+
+
 async def test_the_programs_of_the_readme_run_as_they_stand(new_database: Callable[[str], str], tmp_path: Path) -> None:
     url = new_database("readme")
     flow, program = _blocks(ROOT / "README.md")

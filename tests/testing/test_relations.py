@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harvest import Harvest, Retry, WorkflowContext, WorkflowFailedError
+from harvest import ChildPlacement, Harvest, Retry, WorkflowContext, WorkflowFailedError
 from harvest.errors import ChildWorkflowError, ExternalWorkflowError, ResultTimeoutError, WorkflowBugError
 from harvest.testing import WorkflowEnvironment, failing, never
 
@@ -273,3 +273,24 @@ async def test_runs_speak_to_each_other() -> None:
         assert await one.result() == "hello"
         with pytest.raises(WorkflowFailedError, match="CANCELLED"):
             await two.result()
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        ChildPlacement.ParentShard,
+        ChildPlacement.Distributed,
+        ChildPlacement.Shard(7),
+        ChildPlacement.ResidencyKey("eu"),
+    ],
+)
+async def test_a_placement_is_taken_as_it_is_in_the_one_world_of_a_test(placement: ChildPlacement) -> None:
+    mine = Harvest()
+    mine.registry.add_workflow(child)
+
+    @mine.workflow
+    async def places(ctx: WorkflowContext) -> int:
+        return await ctx.execute_child_workflow(child.with_options(placement=placement), 3)
+
+    async with WorkflowEnvironment(mine) as env:
+        assert await (await env.start(places)).result() == 30

@@ -19,6 +19,7 @@ JSON: Final = "application/json"
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CSV: Final = frozenset({"state", "status"})
+_REPEATED: Final = frozenset({"search_attr", "search_attr_filter"})
 
 
 class UnavailableShard(msgspec.Struct, frozen=True):
@@ -52,9 +53,11 @@ def read_query(request: AnyRequest, kind: type[S]) -> S:
         pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=100)
     except ValueError as error:
         raise InvalidRequestError(f"the query string is malformed: {error}") from None
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {name: [] for name, _ in pairs if name in _REPEATED}
     for name, value in pairs:
-        if name not in values:
+        if name in _REPEATED:
+            values[name].append(value)
+        elif name not in values:
             values[name] = value
         elif name in _CSV:
             values[name] += f",{value}"

@@ -7,19 +7,24 @@ from typing import Any
 from litestar import Request, Response, get
 
 from harvest import clock
-from harvest.errors import CursorError, ShardUnavailableError, WorkflowNotRegisteredError
-from harvest.operations import auditing, counting, definitions, listing
+from harvest.errors import CursorError, FilterError, ShardUnavailableError, WorkflowNotRegisteredError
+from harvest.operations import auditing, counting, definitions, facets, listing
 from harvest.operations.auditing import AuditFilter
 from harvest.operations.counting import Grouped
+from harvest.operations.facets import AttributeKeys, Facets
+from harvest.operations.filter_language import search_attr, search_attr_filter
 from harvest.operations.listing import Counted, ListFilter
 from harvest.shards import Shards
 from harvest_console.api.answers import answer, read_query, status_fields, unavailable
 from harvest_console.api.doc import Doc
 from harvest_console.api.shapes import (
+    AttributeKeysAnswer,
     AuditAnswer,
     AuditQuery,
     CountAnswer,
     CountQuery,
+    FacetsAnswer,
+    FacetsQuery,
     FilterQuery,
     ListAnswer,
     ListQuery,
@@ -41,6 +46,10 @@ def _filter(query: FilterQuery, order: str = "desc") -> ListFilter:
         workflow_id=query.workflow_id or None,
         started_after=query.started_after,
         started_before=query.started_before,
+        owner=query.owner or None,
+        severity=query.severity,
+        attrs=(*map(search_attr, query.search_attr), *map(search_attr_filter, query.search_attr_filter)),
+        filter=query.filter,
         order=order,
     )
 
@@ -52,7 +61,7 @@ def _filter(query: FilterQuery, order: str = "desc") -> ListFilter:
             "Executions in the order of their start, merged over the shards.",
             query=ListQuery,
             answers={200: ListAnswer},
-            refusals=(CursorError,),
+            refusals=(CursorError, FilterError),
         )
     },
 )
@@ -76,7 +85,10 @@ async def list_workflows(request: AnyRequest, shards: Shards) -> Response[bytes]
     "/workflows/count",
     opt={
         "doc": Doc(
-            "How many executions there are, to a cap; in groups if asked.", query=CountQuery, answers={200: CountAnswer}
+            "How many executions there are, to a cap; in groups if asked.",
+            query=CountQuery,
+            answers={200: CountAnswer},
+            refusals=(FilterError,),
         )
     },
 )
@@ -112,8 +124,49 @@ async def count_workflows(request: AnyRequest, shards: Shards) -> Response[bytes
     )
 
 
-def _availability(counted: Counted | Grouped) -> dict[str, Any]:
+def _availability(counted: Counted | Grouped | Facets | AttributeKeys) -> dict[str, Any]:
     return {"status": counted.status, "unavailable_shards": unavailable(counted.missing)}
+
+
+@get(
+    "/workflows/facets",
+    opt={
+        "doc": Doc(
+            "The frequent values of a field, to filter by.",
+            query=FacetsQuery,
+            answers={200: FacetsAnswer},
+            refusals=(FilterError,),
+        )
+    },
+)
+async def count_facets(request: AnyRequest, shards: Shards) -> Response[bytes]:
+    """Counted among the newest executions of each shard, never further."""
+    query = read_query(request, FacetsQuery)
+    found = await facets.count_values(shards, _filter(query), query.field, limit=query.limit)
+    return answer(
+        FacetsAnswer(
+            field=found.field,
+            values=found.values,
+            rows=found.rows,
+            capped=found.capped,
+            truncated=found.truncated,
+            as_of=found.as_of,
+            **_availability(found),
+        )
+    )
+
+
+@get(
+    "/workflows/search-attributes",
+    opt={
+        "doc": Doc("The search attributes that executions have.", query=NoQuery, answers={200: AttributeKeysAnswer}),
+    },
+)
+async def list_search_attributes(request: AnyRequest, shards: Shards) -> Response[bytes]:
+    """Sampled from the newest executions of each shard."""
+    read_query(request, NoQuery)
+    found = await facets.attribute_keys(shards)
+    return answer(AttributeKeysAnswer(keys=found.keys, rows=found.rows, **_availability(found)))
 
 
 @get(
@@ -199,4 +252,12 @@ async def list_audit(request: AnyRequest, shards: Shards) -> Response[bytes]:
     )
 
 
-handlers = [list_workflows, count_workflows, list_registered, get_schema, list_audit]
+handlers = [
+    list_workflows,
+    count_workflows,
+    count_facets,
+    list_search_attributes,
+    list_registered,
+    get_schema,
+    list_audit,
+]

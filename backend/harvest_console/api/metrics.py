@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from harvest.operations import relay, shard_health
 from harvest.operations.warmth import fleet_totals
 from harvest.shards import Partial, Shards
 from harvest.store.measures import CATALOGUE, TOLD_BOUNDS, Key, Spread, Totals, told_buckets, with_derived
@@ -42,9 +43,12 @@ class Fleet:
     async def scrape(self, shards: Shards) -> bytes:
         """Read what is new and answer with everything, in Prometheus' text format."""
         async with self._asking:
-            self._take(await fleet_totals(shards, self._read_until))
+            totals, of_now, under_way = await asyncio.gather(
+                fleet_totals(shards, self._read_until), shard_health.gauges(shards), relay.gauges(shards)
+            )
+            self._take(totals)
         registry = CollectorRegistry()
-        registry.register(_Told(with_derived(self._totals), self._gauges()))
+        registry.register(_Told(with_derived(self._totals), self._gauges() | of_now | under_way))
         return generate_latest(registry)
 
     def _take(self, found: Partial[Rollup]) -> None:
@@ -69,15 +73,16 @@ class Fleet:
                 del self._last[place]
 
     def _gauges(self) -> dict[Key, float]:
-        """The sum over the workers; what a worker says of itself on each shard counts once."""
-        of_workers: dict[tuple[UUID, Key], tuple[datetime, float]] = {}
+        """The sum over the workers; what one says of itself on each shard counts once, and of a shard the newest."""
+        of_workers: dict[tuple[UUID | None, Key], tuple[datetime, float]] = {}
         sums: dict[Key, float] = {}
         for (_, worker), rollup in self._last.items():
             for key, value in rollup.totals.gauges.items():
-                if key[0].startswith("worker."):
-                    known = of_workers.get((worker, key))
+                if key[0].startswith(("worker.", "shard.", "external_")):
+                    place = (worker if key[0].startswith("worker.") else None, key)
+                    known = of_workers.get(place)
                     if known is None or known[0] < rollup.at:
-                        of_workers[(worker, key)] = (rollup.at, value)
+                        of_workers[place] = (rollup.at, value)
                 else:
                     sums[key] = sums.get(key, 0) + value
         for (_, key), (_, value) in of_workers.items():

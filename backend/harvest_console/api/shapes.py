@@ -13,6 +13,8 @@ from harvest.history.states import State
 from harvest.operations.auditing import MOST_ENTRIES, AuditView
 from harvest.operations.counting import MOST_GROUPS, CountGroup
 from harvest.operations.definitions import Definition
+from harvest.operations.facets import MOST_VALUES, AttributeKey, FacetValue
+from harvest.operations.filter_language import MOST_BYTES
 from harvest.operations.listing import MOST_ROWS
 from harvest.operations.reading import MOST_EVENTS
 from harvest.operations.updating import DEFAULT_WAIT
@@ -25,6 +27,8 @@ Cursor = Annotated[str, Meta(max_length=500)]
 WorkflowId = Annotated[str, Meta(min_length=1, max_length=WORKFLOW_ID_BYTES)]
 WaitText = Annotated[str, Meta(pattern=r"^\d{1,6}(\.\d{1,6})?s?$")]
 WaitSeconds = Annotated[float, Meta(ge=0, le=DEFAULT_WAIT)]
+Condition = Annotated[str, Meta(min_length=1, max_length=MOST_BYTES)]
+Severity = Literal["sev1", "sev2", "sev3", "sev4"]
 # For readers of the document; a word that is no state is refused by the operation, which names those there are.
 STATES = "^({0})(,({0}))*$".format("|".join(State.__members__))
 Availability = Literal["complete", "partial", "unavailable"]
@@ -167,7 +171,11 @@ class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FilterQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which executions; `state` takes several words with commas between them, `blocked=true` those that stand still."""
+    """Which executions; `state` takes several words with commas between them, `blocked=true` those that stand still.
+
+    `search_attr` is `key:value`, `search_attr_filter` is `key:op:value`; both may be given several times, `filter` is
+    an expression. All must hold.
+    """
 
     state: Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": STATES})] | None = None
     blocked: bool = False
@@ -175,6 +183,11 @@ class FilterQuery(Struct, frozen=True, forbid_unknown_fields=True):
     workflow_id: Annotated[str, Meta(max_length=WORKFLOW_ID_BYTES)] | None = None
     started_after: Instant | None = None
     started_before: Instant | None = None
+    owner: Annotated[str, Meta(max_length=NAME_BYTES)] | None = None
+    severity: Severity | None = None
+    search_attr: list[Condition] = []
+    search_attr_filter: list[Condition] = []
+    filter: Annotated[str, Meta(max_length=MOST_BYTES)] = ""
 
 
 class ListQuery(FilterQuery, frozen=True, forbid_unknown_fields=True):
@@ -217,6 +230,50 @@ class CountAnswer(Struct, frozen=True, kw_only=True):
     as_of: datetime
     status: Availability
     unavailable_shards: list[UnavailableShard]
+
+
+class FacetsQuery(FilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The values of which field, among the executions that the filter finds but for what it asks of that field."""
+
+    field: Annotated[str, Meta(min_length=1, max_length=MOST_BYTES)]
+    limit: Annotated[int, Meta(ge=1, le=MOST_VALUES)] = 20
+
+
+class FacetsAnswer(Struct, frozen=True, kw_only=True):
+    """The frequent values of a field, among the newest executions of each shard: `rows` of them altogether.
+
+    `capped` when there are more executions than were looked at, `truncated` when there are more values. `condition` is
+    what a `filter` asks for a value with.
+    """
+
+    field: str
+    values: list[FacetValue]
+    rows: int
+    capped: bool
+    truncated: bool
+    as_of: datetime
+    status: Availability
+    unavailable_shards: list[UnavailableShard]
+
+
+class AttributeKeysAnswer(Struct, frozen=True, kw_only=True):
+    """The search attributes that the newest executions of each shard have, the most frequent first."""
+
+    keys: list[AttributeKey]
+    rows: int
+    status: Availability
+    unavailable_shards: list[UnavailableShard]
+
+
+class TriageAnswer(Struct, frozen=True, kw_only=True):
+    """Who looks after the run, how bad it is, and the note; `changed_fields` are others than before."""
+
+    ok: bool = True
+    execution_id: UUID
+    changed_fields: tuple[str, ...]
+    owner: str | None
+    severity: str | None
+    note: str | None
 
 
 class RegisteredAnswer(Struct, frozen=True, kw_only=True):

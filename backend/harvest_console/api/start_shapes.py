@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from harvest.history.data import RetryPolicy
+from harvest.history.ids import RESERVED_SHARD
 from harvest.operations.preparing import LONGEST_TIMEOUT
 from harvest.operations.updating import DEFAULT_WAIT
 from harvest.operations.views import Payload
+from harvest.shards.placement import KEY_CHARACTERS
 from harvest_console.api.shapes import Key, WaitSeconds, WorkflowId
 
+# For readers of the document: what is outside is refused by the placement, in the words of all its refusals.
+_SHARDS: Final = {"minimum": 0, "maximum": RESERVED_SHARD - 1}
+_KEYS: Final = {"minLength": 1, "maxLength": KEY_CHARACTERS}
 ReusePolicy = Literal["allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running"]
 
 
@@ -57,24 +62,31 @@ class RunBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class StartBody(RunBody, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What to start a workflow with."""
+    """What to start a workflow with. `shard_id` or `residency_key` places it; else its id decides where it lives."""
 
     workflow_id: WorkflowId | None = None
     input: Raw | UnsetType = UNSET
     reuse_policy: ReusePolicy = "allow_duplicate"
     conflict_policy: Literal["unspecified", "fail", "use_existing", "terminate_existing"] = "unspecified"
+    shard_id: Annotated[int, Meta(extra_json_schema=_SHARDS)] | None = None
+    residency_key: Annotated[str, Meta(extra_json_schema=_KEYS)] | None = None
 
 
-class StartAnswer(Struct, frozen=True):
-    """201 for a run that this request began, 200 for one that was there."""
+class RunAnswer(Struct, frozen=True, kw_only=True):
+    """The run that a start led to."""
 
     execution_id: UUID
     workflow_name: str
     workflow_id: str
     state: str
-    shard_id: int
     started_fresh: bool
     deduplicated: bool
+
+
+class StartAnswer(RunAnswer, frozen=True, kw_only=True):
+    """201 for a run that this request began, 200 for one that was there; `shard_id` where a placement was asked for."""
+
+    shard_id: int | UnsetType = UNSET
 
 
 class SignalWithStartBody(RunBody, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -87,7 +99,7 @@ class SignalWithStartBody(RunBody, frozen=True, kw_only=True, forbid_unknown_fie
     id_reuse_policy: ReusePolicy = "allow_duplicate"
 
 
-class SignalWithStartAnswer(StartAnswer, frozen=True, kw_only=True):
+class SignalWithStartAnswer(RunAnswer, frozen=True, kw_only=True):
     """201 where the run began with the signal; `signal_delivered` is false only for a repeated key."""
 
     signal_delivered: bool
@@ -105,7 +117,7 @@ class UpdateWithStartBody(RunBody, frozen=True, kw_only=True, forbid_unknown_fie
     timeout_secs: WaitSeconds = DEFAULT_WAIT
 
 
-class UpdateWithStartAnswer(StartAnswer, frozen=True, kw_only=True):
+class UpdateWithStartAnswer(RunAnswer, frozen=True, kw_only=True):
     """201 where the run began with the update; `result` is null while the update is only admitted."""
 
     update_id: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from litestar import Request, Response, post
 from msgspec import UNSET, Raw, UnsetType
 
@@ -14,7 +15,9 @@ from harvest.errors import (
     ExecutionPausedError,
     IdempotencyConflictError,
     InputInvalidError,
+    NoWritableShardError,
     OutcomeUnknownError,
+    PlacementError,
     ShardUnavailableError,
     UpdateFailedError,
     UpdateRejectedError,
@@ -27,7 +30,7 @@ from harvest.operations.batch_starting import BatchItem, start_batch
 from harvest.operations.preparing import StartRequest
 from harvest.operations.starting import start_one
 from harvest.operations.with_start import signal_with_start, update_with_start
-from harvest.shards import Shards
+from harvest.shards import Placement, Shards
 from harvest_console.api.answers import answer, read_body, read_query
 from harvest_console.api.asking import key_of, repeatable
 from harvest_console.api.doc import Doc
@@ -94,7 +97,7 @@ def _request(
             body=StartBody,
             keyed=True,
             answers={201: StartAnswer, 200: StartAnswer},
-            refusals=_REFUSALS,
+            refusals=(*_REFUSALS, PlacementError, NoWritableShardError),
         )
     },
 )
@@ -105,17 +108,29 @@ async def start_workflow(
     read_query(request, NoQuery)
     wanted = read_body(body, StartBody)
     key = key_of(request, wanted.idempotency_key)
+    asked = msgspec.structs.replace(
+        _request(part(workflow_name), wanted.workflow_id, wanted.input, wanted, key),
+        placement=Placement(wanted.shard_id, wanted.residency_key),
+    )
     started = await repeatable(
         start_one(
             shards,
             actor,
-            _request(part(workflow_name), wanted.workflow_id, wanted.input, wanted, key),
+            asked,
             reuse_policy=wanted.reuse_policy,
             conflict_policy=wanted.conflict_policy,
         ),
         key,
     )
-    content = StartAnswer(*(getattr(started, name) for name in StartAnswer.__struct_fields__))
+    content = StartAnswer(
+        execution_id=started.execution_id,
+        workflow_name=started.workflow_name,
+        workflow_id=started.workflow_id,
+        state=started.state,
+        started_fresh=started.started_fresh,
+        deduplicated=started.deduplicated,
+        shard_id=UNSET if asked.placement.is_automatic else started.shard_id,
+    )
     return answer(content, 201 if started.created else 200, headers={EXECUTION_HEADER: str(started.execution_id)})
 
 
@@ -155,7 +170,6 @@ async def signal_with_start_workflow(
         workflow_name=done.workflow_name,
         workflow_id=done.workflow_id,
         state=done.state,
-        shard_id=done.shard_id,
         started_fresh=done.started_fresh,
         signal_delivered=done.delivered,
         deduplicated=done.deduplicated,
@@ -208,7 +222,6 @@ async def update_with_start_workflow(
         workflow_name=started.workflow_name,
         workflow_id=started.workflow_id,
         state=started.state,
-        shard_id=started.shard_id,
         started_fresh=started.started_fresh,
         deduplicated=started.deduplicated,
         update_id=done.updated.update_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from harvest.errors import (
 from harvest.history.limits import NAME_BYTES, REASON_CHARACTERS
 from harvest.operations import configuration, workers
 from harvest.operations.actor import Actor
-from harvest.operations.configuration import PayloadCaps, PoolConfig, ShardTopology, WorkerConfig
+from harvest.operations.configuration import Coverage, PayloadCaps, PoolConfig, ShardTopology, WorkerConfig
 from harvest.operations.worker_views import (
     Drained,
     DrainPreview,
@@ -34,6 +35,7 @@ from harvest.operations.worker_views import (
 )
 from harvest.operations.workers import MOST_WORKERS, WorkerFilter
 from harvest.shards import Shards
+from harvest.shards.connections import ServerRoom
 from harvest_console.api.answers import UnavailableShard, answer, read_body, read_query, status_fields
 from harvest_console.api.doc import Doc
 from harvest_console.api.shapes import Availability, Instant, NoQuery, ReasonBody
@@ -123,13 +125,15 @@ class Features(Struct, frozen=True, kw_only=True):
 
 
 class ConfigAnswer(Struct, frozen=True, kw_only=True):
-    """The configuration in force: of the living workers, and of this console."""
+    """The configuration in force: of the living workers, together and each, and of this console."""
 
+    worker: Coverage
     workers: list[WorkerConfig]
     payload_caps: PayloadCaps
     shard_topology: ShardTopology
     features: Features
     pool: list[PoolConfig]
+    pools: list[ServerRoom]
     status: Availability
     unavailable_shards: list[UnavailableShard]
 
@@ -280,9 +284,11 @@ async def get_config(request: AnyRequest, shards: Shards) -> Response[bytes]:
     """No secret is in it: only whether there is one. Durations are in milliseconds."""
     read_query(request, NoQuery)
     settings = settings_of(request)
-    found = await configuration.worker_configs(shards)
+    found, rooms = await asyncio.gather(configuration.worker_configs(shards), configuration.server_rooms(shards))
     return answer(
         ConfigAnswer(
+            worker=configuration.coverage(found.rows),
+            pools=rooms.rows,
             workers=found.rows,
             payload_caps=configuration.payload_caps(),
             shard_topology=configuration.topology(shards),

@@ -15,6 +15,7 @@ from harvest_console.cli.workflow import BY_NAME, Session, json_options, json_te
 
 REUSE: Final = ("allow_duplicate", "reject_duplicate", "allow_duplicate_failed_only", "terminate_if_running")
 CONFLICT: Final = ("unspecified", "fail", "use_existing", "terminate_existing")
+_LAST_SHARD: Final = 65_534
 REASON = click.option("--reason", default="", help="Why; the history and the audit log keep it.")
 
 
@@ -33,6 +34,8 @@ REASON = click.option("--reason", default="", help="Why; the history and the aud
 @click.option("--reuse-policy", type=click.Choice(REUSE), help="When an earlier run of the id has ended.")
 @click.option("--conflict-policy", type=click.Choice(CONFLICT), help="When a run of the id is open.")
 @click.option("--idempotency-key", help="Starting again with the same key gives the same run.")
+@click.option("--shard-id", type=click.IntRange(0, _LAST_SHARD), help="Place it, and all that follow, on this shard.")
+@click.option("--residency-key", help="The same by a key of the deployment's residency map.")
 @with_session
 def start(
     session: Session,
@@ -48,6 +51,8 @@ def start(
     **plain: Any,
 ) -> None:
     """Start a workflow of type WORKFLOW_NAME."""
+    if plain["shard_id"] is not None and plain["residency_key"] is not None:
+        raise click.UsageError("--shard-id and --residency-key exclude each other: give one of them")
     body: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     for name, data in (
         ("input", json_text("input", input_json, input_file)),

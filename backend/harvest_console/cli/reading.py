@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from harvest_console.cli.remote import EXIT_STATUSES
-from harvest_console.cli.workflow import BY_NAME, Session, with_session, workflow
+from harvest_console.cli.workflow import BY_NAME, Session, filter_options, filter_query, with_session, workflow
 
 
 def _path(name: str | None, target: str, *more: str) -> list[str]:
@@ -115,16 +115,12 @@ def timeline(
 @click.option(
     "--group-by", type=click.Choice(["state", "workflow_name", "state,workflow_name"]), help="Count in groups."
 )
-@click.option("--state", multiple=True, help="RUNNING, COMPLETED, FAILED, …; may be given several times.")
-@click.option("--workflow-name", help="Only this type.")
-@click.option("--workflow-id", help="Only this id.")
-@click.option("--started-after", help="An instant with its zone, like 2026-05-01T10:00:00Z.")
-@click.option("--started-before", help="The same; exclusive.")
+@filter_options
 @click.option("--limit-groups", type=click.IntRange(1, 500), help="Groups that are told apart; 50 if not given.")
 @with_session
-def count(session: Session, state: tuple[str, ...], **query: object) -> None:
+def count(session: Session, **query: object) -> None:
     """Count executions over all shards, to a cap."""
-    answer = session.remote.get("workflows", "count", state=",".join(state) or None, **query)
+    answer = session.remote.get("workflows", "count", **filter_query(query))
     session.show(answer)
     session.warn_of_missing_shards(answer)
 

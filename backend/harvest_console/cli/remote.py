@@ -87,7 +87,7 @@ class Remote(msgspec.Struct, frozen=True):
     ) -> Answer:
         pairs = {name: value for name, value in query.items() if value is not None}
         url = "/".join([api_root(self.base_url), *(quote(part, safe="") for part in parts)])
-        url += f"?{urlencode(pairs)}" if pairs else ""
+        url += f"?{urlencode(pairs, doseq=True)}" if pairs else ""
         headers = {"Accept": "application/json", "X-Harvest-Source": "cli", **headers}
         for name, value in (("X-Harvest-Actor", self.actor), ("X-Request-Id", self.request_id)):
             if value:

@@ -20,10 +20,12 @@ VERBS = {
     "replay": ("harvest_console.cli.replay:replay", "Replay exported histories with the code of an app."),
     "migrate": ("harvest_console.cli.migrate:migrate", "Bring the databases to this release's schema, or show theirs."),
     "workflow": ("harvest_console.cli.verbs:workflow", "Start, list, look at, signal, query and end workflows."),
+    "shard": ("harvest_console.cli.shard:shard", "See whether shards are ready for work, and how the probes go."),
     "owner-mode": (
         "harvest_console.cli.owner_mode:owner_mode",
         "See whether each partition has an owner, and turn that on and off.",
     ),
+    "usage": ("harvest_console.cli.usage:usage", "Show what each group of runs has used in a window of time."),
     "history": ("harvest_console.cli.reading:history", "Take histories out of the databases."),
 }
 

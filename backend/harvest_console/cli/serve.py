@@ -42,6 +42,9 @@ def serve(host: str, port: int, data_dir: Path, base_path: str) -> None:
         token_signin=token is not None,
         data_dir=data_dir,
         base_path=base_path.rstrip("/"),
+        router=configuration.router(os.environ, urls),
+        usage_ceiling_days=configuration.usage_ceiling_days(os.environ),
+        canary=configuration.canary(os.environ),
     )
     loop.run(_serve(settings, listener))
 

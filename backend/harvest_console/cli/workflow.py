@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from harvest.operations.filter_language import search_attr_text
 from harvest_console.cli.announcement import running_address
 from harvest_console.cli.remote import (
     API_PATH,
@@ -149,24 +150,63 @@ def _execution_id(session: Session, name: str | None, target: str) -> str:
 BY_NAME = click.option("--workflow-name", help="Take the argument as the workflow id of this type.")
 
 
+def filter_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a filter, which `filter_query` makes a query of. All of them must hold."""
+    for option in reversed(
+        (
+            click.option("--state", multiple=True, help="RUNNING, COMPLETED, FAILED, …; may be given several times."),
+            click.option("--workflow-name", help="Only this type."),
+            click.option("--workflow-id", help="Only this id."),
+            click.option("--started-after", help="An instant with its zone, like 2026-05-01T10:00:00Z."),
+            click.option("--started-before", help="The same; exclusive."),
+            click.option("--owner", help="Only those that this owner looks after."),
+            click.option("--severity", help="Only those of this severity, sev1 to sev4."),
+            click.option(
+                "--search-attr",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Only with this search attribute; may be given several times. 5 is a number, '\"5\"' a text.",
+            ),
+            click.option(
+                "--search-attr-filter",
+                multiple=True,
+                metavar="KEY:OP:VALUE",
+                help="The same with an operator: eq, ne, gt, gte, lt, lte, in (a,b), or KEY:exists.",
+            ),
+            click.option("--filter", help="An expression: \"attrs.tenant = 'acme' AND started_at > -24h\"."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def filter_query(given: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a filter as the API takes them."""
+    pairs = given["search_attr"]
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.UsageError(f"--search-attr {pair!r} has no =; write KEY=VALUE")
+    return given | {
+        "state": ",".join(given["state"]) or None,
+        "search_attr": [search_attr_text(*pair.split("=", 1)) for pair in pairs] or None,
+        "search_attr_filter": list(given["search_attr_filter"]) or None,
+    }
+
+
 @click.group(epilog=EXIT_STATUSES)
 def workflow() -> None:
     """Start, list, look at, signal, update, query, hold and end workflows."""
 
 
 @workflow.command(name="list")
-@click.option("--state", multiple=True, help="RUNNING, COMPLETED, FAILED, …; may be given several times.")
-@click.option("--workflow-name", help="Only this type.")
-@click.option("--workflow-id", help="Only this id.")
-@click.option("--started-after", help="An instant with its zone, like 2026-05-01T10:00:00Z.")
-@click.option("--started-before", help="The same; exclusive.")
+@filter_options
 @click.option("--order", type=click.Choice(["desc", "asc"]), help="By start; newest first unless asc.")
 @click.option("--limit", type=click.IntRange(1, 200), help="Rows of the page.")
 @click.option("--cursor", help="`next_cursor` of the page before.")
 @with_session
-def list_(session: Session, state: tuple[str, ...], limit: int | None, **query: Any) -> None:
+def list_(session: Session, limit: int | None, **query: Any) -> None:
     """List executions, one page, over all shards."""
-    answer = session.remote.get("workflows", state=",".join(state) or None, page_size=limit, **query)
+    answer = session.remote.get("workflows", page_size=limit, **filter_query(query))
     session.show(answer)
     session.warn_of_missing_shards(answer)
 

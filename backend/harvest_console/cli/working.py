@@ -23,7 +23,7 @@ from harvest_console.lifeline import end_with_parent
 _MOST: Final = 64
 _CUT_OFF: Final = 130
 _Address = tuple[int | None, str]
-# What `WorkerOptions` has beside name, queues and residents; each has a variable HARVEST_WORKER_…, too.
+# What `WorkerOptions` has beside name, queues, shards and residents; each has a variable HARVEST_WORKER_…, too.
 _OPTIONS: Final[tuple[tuple[str, Any, str], ...]] = (
     ("build", str, "The build's name; by default a digest of the app's module."),
     ("workflow-slots", click.IntRange(0), "Runs held at once; with 0 it decides nothing. [2000]"),
@@ -51,6 +51,13 @@ def worker_options(command: Callable[..., None]) -> Callable[..., None]:
         default=None,
         help="Keep the code of parked runs, or only their histories. [keep]",
     )(command)
+    command = click.option(
+        "--shard",
+        "shard_assignments",
+        type=click.IntRange(0),
+        multiple=True,
+        help="A shard to work on; may be given several times. [all with a database here]",
+    )(command)
     return click.option("--queue", "queues", multiple=True, help="A task queue; may be given several times. [default]")(
         command
     )
@@ -76,6 +83,7 @@ def run(
     parent: int | None,
     quiet_load: bool,
     queues: tuple[str, ...],
+    shard_assignments: tuple[int, ...],
     **given: Any,
 ) -> None:
     """Run the workflows and activities of APP, written `module:attribute`; the working folder is on the path.
@@ -84,12 +92,14 @@ def run(
     running activities end in their grace and stop cleanly; so does `harvest worker drain`. Every option may be set by
     a variable HARVEST_WORKER_… in its place, like HARVEST_WORKER_ACTIVITY_SLOTS=50.
 
+    A worker that is told its shards works on those alone; where a shard is reserved, each worker must be told.
+
     With --processes, each is started again after a crash. A second SIGTERM or Ctrl-C ends them at once.
 
     Metrics are also sent by OTLP where OTEL_EXPORTER_OTLP_ENDPOINT is set, and spans with them. With --processes, the
     second serves its metrics on the port after --metrics-port, and so on.
     """
-    given |= {"name": name, "queues": queues or None}
+    given |= {"name": name, "queues": queues or None, "shard_assignments": shard_assignments or None}
     if processes > 1:
         set_up_logging()
         loop.run(_parent(app, data_dir, processes, (metrics_port, metrics_host), given))
@@ -115,11 +125,13 @@ async def _work(app: str, urls: dict[int, str], metrics: _Address, given: Mappin
 
 async def _parent(app: str, data_dir: Path, processes: int, metrics: _Address, given: Mapping[str, Any]) -> None:
     """Keep children at work until a signal, or until each has ended by itself."""
+    from harvest.worker.assigning import assigned
     from harvest.worker.effective import resolve
 
-    drain_timeout = resolve(os.environ, **given).drain_timeout
+    options = resolve(os.environ, **given)
     environment = dict(os.environ)
     urls = configuration.find_databases(environment, data_dir)
+    assigned(options.shard_assignments, configuration.router(environment, urls), urls)
     if configuration.database_urls(environment) is None:
         environment["HARVEST_DATABASE_URLS"] = ",".join(f"{shard}={url}" for shard, url in urls.items())
     misconfigured = asyncio.Event()
@@ -130,7 +142,7 @@ async def _parent(app: str, data_dir: Path, processes: int, metrics: _Address, g
             environment,
             misconfigured,
             arguments=_arguments(given, number, metrics),
-            drain=drain_timeout,
+            drain=options.drain_timeout,
         )
         for number in range(1, processes + 1)
     ]
@@ -170,6 +182,8 @@ def _arguments(given: Mapping[str, Any], number: int, metrics: _Address) -> list
             continue
         if name == "queues":
             found += [part for queue in value for part in ("--queue", queue)]
+        elif name == "shard_assignments":
+            found += [part for shard in value for part in ("--shard", str(shard))]
         elif name == "name":
             found += [flag, f"{value}-{number}"]
         elif isinstance(value, bool):

@@ -13,6 +13,7 @@ from harvest_console.rendering import build_url
 
 EXECUTION: Final = "execution"
 WORKER: Final = "worker"
+_PLACES: Final = {EXECUTION: "w", WORKER: "workers", "saved_view": "views"}
 
 
 class ActRow(Struct, frozen=True, kw_only=True):
@@ -36,8 +37,7 @@ def _outcome(entry: AuditView) -> str:
 
 
 def _target_url(entry: AuditView, base: str) -> str | None:
-    place = "workers" if entry.target_type == WORKER else "w"
     try:
-        return build_url(base, f"/{place}/{UUID(entry.target_id)}")
+        return build_url(base, f"/{_PLACES.get(entry.target_type, 'w')}/{UUID(entry.target_id)}")
     except ValueError:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -40,15 +40,19 @@ class _Made(Struct, frozen=True):
     has_current: bool
 
 
-def branches(tree: Tree, current: UUID, unfold: str = "") -> Branch:
-    """The tree from its root down; `unfold` opens all of it, or none but the way to the current run."""
-    return _Branches(tree, current, unfold).made(tree.root).branch
+def branches(tree: Tree, current: UUID, unfold: str = "", continued: Container[UUID] = ()) -> Branch:
+    """The tree from its root down; `unfold` opens all of it, or none but the way to the current run.
+
+    Those that are `continued`, and the way to them, are open too.
+    """
+    return _Branches(tree, current, unfold, continued).made(tree.root).branch
 
 
 class _Branches:
     """What holds for the whole tree while its branches are made."""
 
-    def __init__(self, tree: Tree, current: UUID, unfold: str) -> None:
+    def __init__(self, tree: Tree, current: UUID, unfold: str, continued: Container[UUID]) -> None:
+        self._continued = continued
         self._truncated = frozenset(tree.truncated_parent_ids)
         self._current = current
         self._unfold = unfold
@@ -61,7 +65,8 @@ class _Branches:
         for each in below:
             states += each.states
         is_current = node.execution_id == self._current
-        leads = any(each.has_current for each in below)
+        is_continued = node.execution_id in self._continued
+        leads = is_continued or any(each.has_current for each in below)
         before = any(each.has_current for each in earlier)
         branch = Branch(
             node=node,

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
 from litestar import get
 from litestar.response import Redirect
 from msgspec import Raw, Struct
@@ -20,6 +19,7 @@ from harvest.operations.views import EventView, ExecutionDetail, FailureView, is
 from harvest.operations.waiting import OWN_CODE
 from harvest.shards import Shards
 from harvest_console.pages.blocking import block_text
+from harvest_console.pages.conditions import attribute_text, expression_with
 from harvest_console.pages.frames import frame
 from harvest_console.pages.payloads import payload_head, plain_text, said_text
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
@@ -103,7 +103,7 @@ async def run_context(shards: Shards, run: ExecutionDetail) -> dict[str, Any]:
         "result": payload_head(run.result) if run.state == "COMPLETED" else None,
         "memo": payload_head(run.memo),
         "details": said_text(run.current_details),
-        "attributes": {name: attribute_text(value) for name, value in (run.search_attributes or {}).items()},
+        "attributes": [_attribute(key, value) for key, value in (run.search_attributes or {}).items()],
         "progress": await _progress(shards, run),
         "ending": _ending(run),
         "unserved": _unserved(run),
@@ -112,13 +112,16 @@ async def run_context(shards: Shards, run: ExecutionDetail) -> dict[str, Any]:
     }
 
 
-def attribute_text(value: Raw) -> str:
-    """A search attribute's value: text as it is, the items of a list with commas between them."""
-    try:
-        items = msgspec.json.decode(value, type=list[str])
-    except msgspec.MsgspecError:
-        return plain_text(value)
-    return ", ".join(items)
+class Attribute(Struct, frozen=True):
+    """A search attribute; `filter` is the expression that finds what has the same, None where there is none."""
+
+    key: str
+    text: str
+    filter: str | None
+
+
+def _attribute(key: str, value: Raw) -> Attribute:
+    return Attribute(key, attribute_text(value), expression_with("", key, value))
 
 
 class ProgressRow(Struct, frozen=True):

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 from uuid import UUID
 
 from litestar import get
 from litestar.params import QueryParameter
 from msgspec import Struct
+from msgspec.structs import replace
 
 from harvest.errors import CursorError, ExecutionNotFoundError, InvalidRequestError, ShardUnavailableError
 from harvest.history.ids import parse_execution_id
 from harvest.history.states import State
-from harvest.operations import probing, reading, trees
-from harvest.operations.trees import Children, Tree
+from harvest.operations import reading, trees
+from harvest.operations.trees import Children, Tree, TreeNode
 from harvest.operations.views import ExecutionDetail
 from harvest.shards import Shards
 from harvest_console.pages.branches import OPEN_ALL, OPEN_NONE, branches
 from harvest_console.pages.frames import frame
-from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
-from harvest_console.rendering import build_url, render, render_region
+from harvest_console.pages.types import AnyRequest, Page, base_path
+from harvest_console.rendering import build_url, render
 
 NODES: Final = (200, 1_000)
 DEPTH: Final = 20
 CHILDREN: Final = 50
 HERE: Final = "here"
+MOST_CONTINUED: Final = 20
 States = Annotated[list[str] | None, QueryParameter(name="state")]
-ShardIds = Annotated[list[int] | None, QueryParameter(name="shard")]
 
 
 class Asked(Struct, frozen=True):
-    """What the address of a tree asks for."""
+    """What the address of a tree asks for; `more` has cursors of runs: their children begin beyond."""
 
     start: str = ""
     nodes: int = NODES[0]
     unfold: str = ""
+    more: dict[UUID, str] = {}
 
     def url(self, base: str, execution_id: UUID, **changed: Any) -> str:
         """An address like this one."""
@@ -42,15 +45,33 @@ class Asked(Struct, frozen=True):
             "from": self.start,
             "nodes": self.nodes if self.nodes != NODES[0] else None,
             "open": self.unfold,
+            "more": _continuing(self.more),
         }
         return build_url(base, f"/w/{execution_id}/tree", **(values | changed))
 
 
 class Found(Struct, frozen=True):
-    """A tree, and why it is not the one from the root, where it should be."""
+    """A tree, and why it is not the one from the root, where it should be; `stale` where a cursor meant nothing."""
 
     tree: Tree
     instead: str = ""
+    stale: bool = False
+
+
+def _continuing(more: dict[UUID, str]) -> list[str]:
+    return [f"{node}.{cursor}" for node, cursor in more.items()]
+
+
+def _continued(words: Sequence[str]) -> dict[UUID, str]:
+    """The cursors of an address by their runs; what cannot be one is left out."""
+    found: dict[UUID, str] = {}
+    for word in words[-MOST_CONTINUED:]:
+        node, _, cursor = word.partition(".")
+        try:
+            found[parse_execution_id(node)] = cursor
+        except InvalidRequestError:
+            continue
+    return found
 
 
 @get("/w/{execution:str}/tree")
@@ -61,15 +82,21 @@ async def tree_page(
     start: Annotated[str, QueryParameter(name="from")] = "",
     nodes: int = NODES[0],
     unfold: Annotated[str, QueryParameter(name="open")] = "",
+    more: Annotated[list[str] | None, QueryParameter(name="more")] = None,
 ) -> Page:
     """The tree from the root, or from this run. Raises ExecutionNotFoundError and ShardUnavailableError."""
     asked = Asked(
         start if start == HERE else "",
         next((most for most in NODES if nodes <= most), NODES[-1]),
         unfold if unfold in (OPEN_ALL, OPEN_NONE) else "",
+        _continued(more or ()),
     )
     run = await reading.get(shards, parse_execution_id(execution))
-    found = await _read(shards, run, asked)
+    try:
+        found = await _read(shards, run, asked)
+    except CursorError:
+        asked = replace(asked, more={})
+        found = replace(await _read(shards, run, asked), stale=True)
     return render(request, "tree.html", **frame(run, "tree"), **_context(request, run, found, asked))
 
 
@@ -77,7 +104,7 @@ async def _read(shards: Shards, run: ExecutionDetail, asked: Asked) -> Found:
     """The tree; from this run where the root is not to be had."""
 
     async def walk(execution_id: UUID) -> Tree:
-        return await trees.tree(shards, execution_id, max_depth=DEPTH, max_nodes=asked.nodes)
+        return await trees.tree(shards, execution_id, max_depth=DEPTH, max_nodes=asked.nodes, after=asked.more)
 
     instead = ""
     if run.root_id is not None and asked.start != HERE:
@@ -96,16 +123,26 @@ def _context(request: AnyRequest, run: ExecutionDetail, found: Found, asked: Ask
     def url(**changed: Any) -> str:
         return asked.url(base, run.execution_id, **changed)
 
+    def more_url(node: TreeNode) -> str:
+        shown = {each: cursor for each, cursor in asked.more.items() if each != node.execution_id}
+        return url(more=_continuing({**shown, node.execution_id: node.next_cursor or ""})) + f"#n{node.execution_id}"
+
+    def first_url(node: TreeNode) -> str:
+        shown = {each: cursor for each, cursor in asked.more.items() if each != node.execution_id}
+        return url(more=_continuing(shown)) + f"#n{node.execution_id}"
+
     larger = next((most for most in NODES if most > asked.nodes), None)
     return {
         "tree": tree,
-        "root": branches(tree, run.execution_id, asked.unfold),
+        "root": branches(tree, run.execution_id, asked.unfold, asked.more),
         "instead": found.instead,
+        "stale": found.stale,
+        "more_url": more_url,
+        "first_url": first_url,
         "asked": asked,
         "has_root": run.root_id is not None and run.root_id != run.execution_id,
         "shown_here": _holds(tree, run.execution_id),
         "again_url": url(),
-        "shards_url": _shards_url(base, run.execution_id, [shard.shard_id for shard in tree.shards.missing], url()),
         "larger": larger,
         "larger_url": url(nodes=larger) if larger is not None and tree.truncation_reason == "max_nodes" else None,
         "from_root_url": url(**{"from": None}),
@@ -124,30 +161,6 @@ def _holds(tree: Tree, execution_id: UUID) -> bool:
             return True
         left += node.children
     return False
-
-
-def _shards_url(base: str, execution_id: UUID, missing: list[int], again: str) -> str:
-    return build_url(base, f"{FRAGMENTS}/w/{execution_id}/tree/shards", shard=missing, again=again)
-
-
-@get(FRAGMENTS + "/w/{execution:str}/tree/shards")
-async def shards_region(
-    request: AnyRequest, shards: Shards, execution: str, over: ShardIds = None, again: str = ""
-) -> Page:
-    """Ask only the shards that did not answer whether they do now."""
-    execution_id = parse_execution_id(execution)
-    base = base_path(request)
-    if not again.startswith(f"{base}/w/"):
-        raise InvalidRequestError("again must be an address of this console", field="again")
-    asked = sorted(set(over or ()) & set(shards.router.readable))
-    answer = await probing.answering(shards, asked)
-    return render_region(
-        request,
-        "regions/tree_shards.html",
-        answer=answer,
-        again_url=again,
-        shards_url=_shards_url(base, execution_id, [shard.shard_id for shard in answer.missing], again),
-    )
 
 
 @get("/w/{execution:str}/children")
@@ -200,4 +213,4 @@ async def _children(shards: Shards, run: ExecutionDetail, states: tuple[str, ...
     )
 
 
-handlers = [tree_page, shards_region, children_page]
+handlers = [tree_page, children_page]

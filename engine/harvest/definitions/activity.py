@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import typing
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,10 +12,11 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 from msgspec import Struct
 
+from harvest.definitions.llm_usage import MOST_REPORTS, LlmUsage, llm_usage
 from harvest.definitions.options import ActivityOptions, Retry, activity_options
 from harvest.definitions.signature import Signature, signature_of
 from harvest.definitions.step import current as step
-from harvest.errors import DefinitionError, ForbiddenInWorkflowError
+from harvest.errors import DefinitionError, ForbiddenInWorkflowError, LimitError
 from harvest.history import payload
 from harvest.history.ids import ExecutionId
 
@@ -44,11 +46,14 @@ class ActivityContext:
         heartbeat: Callable[[bytes], None],
         cancelled: Callable[[], bool],
         last_details: bytes | None,
+        report: Callable[[int, LlmUsage], None],
     ) -> None:
         self.info = info
         self._heartbeat = heartbeat
         self._cancelled = cancelled
         self._last_details = last_details
+        self._report = report
+        self._reports = itertools.count(1)
 
     @property
     def attempt(self) -> int:
@@ -67,6 +72,33 @@ class ActivityContext:
     def heartbeat_details(self, as_type: type[T] | Any = Any) -> T | Any | None:
         """What an earlier attempt's last heartbeat said, or None."""
         return None if self._last_details is None else payload.decode(self._last_details, as_type)
+
+    def report_llm_usage(
+        self,
+        *,
+        model: str,
+        input_tokens: int,
+        output_tokens: int,
+        latency_ms: float,
+        cost_usd_micros: int | None = None,
+    ) -> None:
+        """Have one call of a language model counted in the usage report, where it is spent with the run's group.
+
+        The cost is in millionths of a US dollar; without one the call counts as unpriced. Call it for each call of a
+        model, up to 10,000 times an attempt: what an attempt that fails has spent counts, too. All of it is kept before
+        the end of the attempt is. Raises InvalidRequestError and LimitError.
+        """
+        usage = llm_usage(
+            model=model,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cost_usd_micros=cost_usd_micros,
+            latency_ms=latency_ms,
+        )
+        number = next(self._reports)
+        if number > MOST_REPORTS:
+            raise LimitError(f"an attempt reports at most {MOST_REPORTS:,} calls of language models")
+        self._report(number, usage)
 
     @property
     def is_cancelled(self) -> bool:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from harvest.definitions import lint
-from harvest.definitions.children import ChildOptions, ClosePolicy, child_options
+from harvest.definitions.children import ChildOptions, ChildPlacement, ClosePolicy, child_options
 from harvest.definitions.options import Retry, WorkflowOptions
 from harvest.definitions.signature import Schema, Signature, signature_of, type_schema
 from harvest.errors import DefinitionError
@@ -60,7 +60,7 @@ class WorkflowDefinition(Generic[P, R]):
         deadline: timedelta | None = None,
         execution_timeout: timedelta | None = None,
         retry: Retry | None = None,
-        shard_id: int | None = None,
+        placement: ChildPlacement = ChildPlacement.ParentShard,
     ) -> WorkflowDefinition[P, R]:
         """The same workflow, started as a child with these options in one call; raises DefinitionError.
 
@@ -76,7 +76,7 @@ class WorkflowDefinition(Generic[P, R]):
             deadline=deadline,
             execution_timeout=execution_timeout,
             retry=retry,
-            shard_id=shard_id,
+            placement=placement,
         )
         return changed
 

@@ -34,7 +34,8 @@ class DeliveryKind(IntEnum):
 class ChildStart(Struct, frozen=True, omit_defaults=True):
     """Start the target as a child. A business key that is taken comes back as ChildWorkflowFailed, REJECTED.
 
-    `reports` says whether the child's end is sent to the parent. `version` 0 is the latest that is registered.
+    `reports` says whether the child's end is sent to the parent. `version` 0 is the latest that is registered. With
+    `refused`, why no shard takes it, nothing begins.
     """
 
     workflow_name: str
@@ -52,6 +53,7 @@ class ChildStart(Struct, frozen=True, omit_defaults=True):
     awaited: bool = True
     reports: bool = True
     close_policy: str = "request_cancel"
+    refused: str = ""
 
 
 class ChildClosed(Struct, frozen=True, omit_defaults=True):

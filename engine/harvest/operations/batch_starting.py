@@ -113,7 +113,7 @@ async def _prepared(shards: Shards, actor: Actor, requests: Sequence[StartReques
     errors: dict[int, HarvestError] = {}
     for index, request in enumerate(requests):
         try:
-            prepared.append(await prepare(shards, actor, checked(request)))
+            prepared.append(await prepare(shards, actor, checked(request, shards.router)))
         except ShardUnavailableError:
             raise
         except HarvestError as error:

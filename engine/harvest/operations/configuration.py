@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from harvest.history import limits
 from harvest.operations.worker_views import ConfigOption
 from harvest.operations.workers import config_of
 from harvest.shards import Partial, Shards
+from harvest.shards.connections import ServerRoom, rooms
 from harvest.store import pool
 from harvest.store import workers as rows
 from harvest.store.store import Store
@@ -24,6 +26,12 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     worker_id: UUID
     name: str
     options: list[ConfigOption]
+
+
+class Coverage(Struct, frozen=True, kw_only=True):
+    """What the living workers work on together: every shard that at least one of them has among its own."""
+
+    shard_assignments: list[int]
 
 
 class PayloadCaps(Struct, frozen=True, kw_only=True):
@@ -43,10 +51,13 @@ class PayloadCaps(Struct, frozen=True, kw_only=True):
 
 
 class ShardTopology(Struct, frozen=True, kw_only=True):
-    """The shards that this process knows: which it reads, which take new workflows, and the default one."""
+    """How this process routes, every field of its router in a stable order: two processes are compared by `diff`."""
 
     default_shard: int
     readable_shards: list[int]
+    reserved_shards: list[int]
+    residency_map: dict[str, int]
+    shard_forwards: dict[str, int]
     writable_shards: list[int]
 
 
@@ -64,17 +75,25 @@ def payload_caps() -> PayloadCaps:
 
 
 def topology(shards: Shards) -> ShardTopology:
-    """The shards as this process routes over them."""
-    router = shards.router
-    return ShardTopology(
-        default_shard=router.default, readable_shards=list(router.readable), writable_shards=list(router.writable)
-    )
+    """The router of this process. A field of it that `ShardTopology` does not have is an error, not left out."""
+    return ShardTopology(**shards.router.topology())
 
 
 def pools() -> list[PoolConfig]:
     """The connections of each process to each shard, by purpose."""
     roles = (pool.COMMIT, pool.CLAIM, pool.SCAN, pool.DELIVER, pool.WRITE, pool.READ)
     return [PoolConfig(name=role.name, size=role.size, limit_ms=round(role.limit * 1000)) for role in roles]
+
+
+async def server_rooms(shards: Shards) -> Partial[ServerRoom]:
+    """What the processes may take of each physical server, and what that has."""
+    return await rooms(shards)
+
+
+def coverage(workers: Iterable[WorkerConfig]) -> Coverage:
+    """The shards of these workers, as each resolved its `shard_assignments`."""
+    told = (option.value for worker in workers for option in worker.options if option.name == "shard_assignments")
+    return Coverage(shard_assignments=sorted({shard for value in told for shard in value}))
 
 
 async def worker_configs(shards: Shards) -> Partial[WorkerConfig]:

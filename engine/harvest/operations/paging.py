@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import heapq
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
@@ -74,10 +74,12 @@ async def keyset_page(
     descending: bool,
     cursor: str | None,
     digest: str,
+    over: Iterable[int] | None = None,
 ) -> Page[T]:
     """One page of at most `size` rows, merged over all shards; each shard reads at most `size + 1` rows.
 
-    `read(store, beyond, descending, limit)` answers a shard's rows in that order. Raises CursorError.
+    `read(store, beyond, descending, limit)` answers a shard's rows in that order. `over` asks these shards alone, for
+    what they have of the same page. Raises CursorError.
     """
     anchor, backwards = read_cursor(cursor, digest) if cursor else (None, False)
     downwards = descending != backwards
@@ -87,7 +89,7 @@ async def keyset_page(
         streams.append(await read(store, anchor, downwards, size + 1))
         return []
 
-    answered = await shards.fan_out(one)
+    answered = await shards.fan_out(one, over=over)
     merged = list(heapq.merge(*streams, key=key, reverse=downwards))
     more, rows = len(merged) > size, merged[:size]
     if backwards:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,7 @@ from harvest.operations import definitions
 from harvest.operations.actor import Actor
 from harvest.operations.definitions import Definition
 from harvest.operations.inputs import check_input, search_attributes, with_defaults
-from harvest.shards import Shards
+from harvest.shards import AUTOMATIC, Placement, ShardRouter, Shards
 from harvest.store import starts
 from harvest.store.starts import NewExecution, new_execution
 from harvest.store.store import Store
@@ -31,6 +32,7 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     """A run that is asked for. Times in seconds; what is left out is taken from what the workflow's code declares.
 
     `version` 0 is the latest that is registered. A retry policy of one attempt switches off the one that is declared.
+    `placement` is for starts alone: what signals or updates a run on its way finds it by its id.
     """
 
     workflow_name: str
@@ -45,11 +47,33 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     chain_execution_timeout_secs: float | None = None
     retry: RetryPolicy | None = None
     idempotency_key: str | None = None
+    placement: Placement = AUTOMATIC
 
-    @property
-    def chosen_id(self) -> str:
-        """The workflow id. Without one the key stands in for it, so that a repeated request finds the same shard."""
-        return self.workflow_id or (f"key-{self.idempotency_key}" if self.idempotency_key else "")
+    def chosen_id(self, router: ShardRouter) -> str:
+        """The workflow id. Without one the key stands in for it, so that a repeated request finds the same shard.
+
+        That of a placed run leads to its shard by itself. Raises PlacementError.
+        """
+        if self.workflow_id:
+            return self.workflow_id
+        ids = (self._made_id(number) for number in count())
+        if self.placement.is_automatic:
+            return next(ids)
+        return router.id_for(self.workflow_name, self.shard(router), ids)
+
+    def _made_id(self, number: int) -> str:
+        """No two keys make the same id: the number is before the key, which may end in one."""
+        if self.idempotency_key is None:
+            return str(mint_execution_id(0))
+        return f"key{number or ''}-{self.idempotency_key}"
+
+    def shard(self, router: ShardRouter) -> int:
+        """Where the run is to live. With a key it may live already, on a shard that takes no new ones.
+
+        Raises PlacementError and NoWritableShardError.
+        """
+        repeats = self.idempotency_key is not None
+        return router.place(self.workflow_name, self.workflow_id or "", self.placement, repeats=repeats)
 
 
 class Prepared(Struct, frozen=True):
@@ -60,8 +84,11 @@ class Prepared(Struct, frozen=True):
     definition: Definition
 
 
-def checked(request: StartRequest) -> StartRequest:
-    """The request with an id, refused where it could never be right. Raises InvalidRequestError and LimitError."""
+def checked(request: StartRequest, router: ShardRouter) -> StartRequest:
+    """The request with an id, refused where it could never be right, or lives where nothing may begin.
+
+    Raises InvalidRequestError, LimitError, PlacementError and NoWritableShardError.
+    """
     check_text(request.workflow_name, what="workflow_name")
     if request.idempotency_key is not None:
         check_text(request.idempotency_key, what="idempotency_key")
@@ -69,6 +96,8 @@ def checked(request: StartRequest) -> StartRequest:
         raise InvalidRequestError(
             "workflow_id holds nothing but white space: name the run, or leave it out", field="workflow_id"
         )
+    if request.workflow_id:
+        check_text(request.workflow_id, what="workflow_id", most=WORKFLOW_ID_BYTES)
     if request.version < 0:
         raise InvalidRequestError(f"version is {request.version}; versions start at 1", field="version")
     for name in ("execution_timeout_secs", "chain_execution_timeout_secs"):
@@ -77,9 +106,10 @@ def checked(request: StartRequest) -> StartRequest:
             raise InvalidRequestError(f"{name} must be above 0 and at most ten years", field=name)
     if not -32_768 <= request.priority <= 32_767:
         raise InvalidRequestError(f"priority is {request.priority}; it must be -32768 to 32767", field="priority")
-    chosen = request.chosen_id or str(mint_execution_id(0))
-    check_text(chosen, what="workflow_id", most=WORKFLOW_ID_BYTES)
-    return msgspec.structs.replace(request, workflow_id=chosen)
+    request.placement.check()
+    named = msgspec.structs.replace(request, workflow_id=request.chosen_id(router))
+    named.shard(router)
+    return named
 
 
 async def prepare(
@@ -97,7 +127,7 @@ async def prepare(
     check_input(input, definition.input_schema, what=what)
     warn_if_large(input, what)
     declared = definition.input_schema.get("x-options", {})
-    store = shards.store(shards.router.place(name, workflow_id))
+    store = shards.store(request.shard(shards.router))
     chain_timeout = request.chain_execution_timeout_secs or declared.get("chain_execution_timeout")
     new = new_execution(
         store.shard_id,
@@ -128,4 +158,4 @@ def retry_of(asked: RetryPolicy | None, declared: Mapping[str, Any]) -> RetryPol
 
 def target_of(request: StartRequest) -> str:
     """How the audit log names a run that did not begin."""
-    return f"{request.workflow_name}/{request.workflow_id}"[:500]
+    return f"{request.workflow_name}/{request.workflow_id or ''}"[:500]

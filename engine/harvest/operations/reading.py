@@ -119,6 +119,7 @@ def _detail(rows: reads.DetailRows, shard_id: int, href: str) -> ExecutionDetail
         result=_part(row, "result", href),
         failure=failure_view(row["failure"]),
         memo=_part(row, "memo", href),
+        note=row["note"],
         pending=_pending(rows),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from harvest.errors import (
     HarvestError,
     IdempotencyConflictError,
     InvalidRequestError,
+    PlacementError,
 )
 from harvest.history import payload
 from harvest.history.data import RetryPolicy, WorkflowTerminated
@@ -25,7 +27,7 @@ from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
 from harvest.operations.inputs import check_input
 from harvest.operations.preparing import StartRequest, checked, prepare, retry_of, target_of
-from harvest.shards import Shards
+from harvest.shards import AUTOMATIC, Placement, Shards
 from harvest.store import closings, starts
 from harvest.store.pool import Connection, Record
 from harvest.store.starts import NewExecution, new_execution
@@ -58,12 +60,13 @@ class Started(Struct, frozen=True):
 
 
 class _Wanted(Struct, frozen=True):
-    """What a start asks for beside the run itself."""
+    """What a start asks for beside the run itself. `place` refuses to begin one where only a repeat is answered."""
 
     reuse: str
     conflict: str
     key: str | None
     names_id: bool
+    place: Callable[[], int]
 
 
 class Taken(Exception):
@@ -88,12 +91,13 @@ async def start(
     reuse_policy: str = "allow_duplicate",
     conflict_policy: str = "unspecified",
     idempotency_key: str | None = None,
+    placement: Placement = AUTOMATIC,
 ) -> Started:
     """Start a workflow, or find the run that the policies say stands for it.
 
-    What a run can be asked for is as StartRequest says. Raises WorkflowNotRegisteredError, InputInvalidError
-    (`fields["problems"]` with JSON pointers), LimitError, ExecutionExistsError, IdempotencyConflictError, and the
-    errors of an unreachable shard.
+    What a run can be asked for is as StartRequest says. Raises PlacementError, WorkflowNotRegisteredError,
+    InputInvalidError (`fields["problems"]` with JSON pointers), LimitError, ExecutionExistsError,
+    IdempotencyConflictError, and the errors of an unreachable shard.
     """
     request = StartRequest(
         workflow_name=workflow_name,
@@ -108,6 +112,7 @@ async def start(
         chain_execution_timeout_secs=chain_execution_timeout_secs,
         retry=retry,
         idempotency_key=idempotency_key,
+        placement=placement,
     )
     return await start_one(shards, actor, request, reuse_policy=reuse_policy, conflict_policy=conflict_policy)
 
@@ -124,10 +129,11 @@ async def start_one(
     check_choice("reuse_policy", reuse_policy, REUSE_POLICIES)
     check_choice("conflict_policy", conflict_policy, CONFLICT_POLICIES)
     names_id = bool(request.workflow_id)
-    request = checked(request)
+    request = await _placeable(shards, actor, request)
     try:
         prepared = await prepare(shards, actor, request)
-        wanted = _Wanted(reuse_policy, conflict_policy, request.idempotency_key, names_id)
+        place = partial(shards.router.place, request.workflow_name, request.workflow_id or "", request.placement)
+        wanted = _Wanted(reuse_policy, conflict_policy, request.idempotency_key, names_id, place)
         started = await _start(prepared.store, actor, prepared.new, wanted)
     except HarvestError as error:
         if not error.retryable:
@@ -137,6 +143,15 @@ async def start_one(
         found = str(started.execution_id)
         await record(shards, actor, "workflow.start", "execution", found, "succeeded", "an existing run was found")
     return started
+
+
+async def _placeable(shards: Shards, actor: Actor, request: StartRequest) -> StartRequest:
+    """The request as `checked`; that somebody was refused a place is in the audit log."""
+    try:
+        return checked(request, shards.router)
+    except PlacementError as error:
+        await record(shards, actor, "workflow.start", "workflow", target_of(request), "failed", error.message)
+        raise
 
 
 async def _start(store: Store, actor: Actor, new: NewExecution, wanted: _Wanted) -> Started:
@@ -167,6 +182,7 @@ async def _start_once(
         holder = (await starts.take_start_keys(connection, [(new.execution_id, scoped)]))[scoped]
         if holder != new.execution_id:
             return await keyed_replay(store, connection, holder, key, new, names_id=wanted.names_id)
+    wanted.place()
     prior = await starts.latest(connection, new.business_key)
     if prior is not None:
         existing = await _apply_policies(store, connection, actor, new, prior, wanted)

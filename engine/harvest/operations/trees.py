@@ -19,7 +19,7 @@ from harvest import clock
 from harvest.errors import ExecutionNotFoundError, InvalidRequestError
 from harvest.operations.asking import ask
 from harvest.operations.listing import state_named
-from harvest.operations.paging import filter_digest, keyset_page
+from harvest.operations.paging import Key, filter_digest, keyset_page, read_cursor, write_cursor
 from harvest.operations.views import await_mode, close_policy_word, state_word
 from harvest.shards import MissingShard, Partial, Shards
 from harvest.shards.shards import READ_DEADLINE
@@ -39,7 +39,8 @@ WALK_SECONDS: Final = 5.0
 class TreeNode(Struct, frozen=True, kw_only=True):
     """One run of a tree. `await_mode` and `parent_close_policy` are null where it has no parent.
 
-    Every run of a child that went on as new is a node; `previous_execution_id` links them.
+    Every run of a child that went on as new is a node; `previous_execution_id` links them. `next_cursor` is there where
+    more children follow those that are shown: it is one of a list of this run's children, and of a tree's `after`.
     """
 
     execution_id: UUID
@@ -54,6 +55,7 @@ class TreeNode(Struct, frozen=True, kw_only=True):
     shard_id: int
     await_mode: Literal["awaited", "detached"] | None
     parent_close_policy: str | None
+    next_cursor: str | None = None
     children: list[TreeNode] = []
 
 
@@ -96,18 +98,25 @@ class Children(Struct, frozen=True, kw_only=True):
 
 
 async def tree(
-    shards: Shards, execution_id: UUID, *, max_depth: int = 20, max_nodes: int = 1_000, summary: bool = False
+    shards: Shards,
+    execution_id: UUID,
+    *,
+    max_depth: int = 20,
+    max_nodes: int = 1_000,
+    summary: bool = False,
+    after: Mapping[UUID, str] | None = None,
 ) -> Tree:
     """The tree below an execution, to `max_depth` levels (1 to 50) and `max_nodes` runs (1 to 10,000).
 
     Children hang on the run that started them, also when that one went on as new. `summary` leaves the nodes out and
-    keeps the figures. Raises ExecutionNotFoundError, and ShardUnavailableError when
-    the execution's own shard does not answer.
+    keeps the figures. `after` has cursors of nodes: of those the children beyond are shown. Raises
+    ExecutionNotFoundError, CursorError, and ShardUnavailableError when the execution's own shard does not answer.
     """
     _check("max_depth", max_depth, 1, MOST_DEPTH)
     _check("max_nodes", max_nodes, 1, MOST_NODES)
+    anchors = {node: read_cursor(cursor, _digest(node))[0] for node, cursor in (after or {}).items()}
     root = await _root(shards, execution_id)
-    walk = _Walk(shards, max_nodes=max_nodes, nodes=[root])
+    walk = _Walk(shards, max_nodes=max_nodes, nodes=[root], after=anchors)
     await walk.down([root], max_depth)
     return Tree(
         root=root if summary else walk.nested([root])[0],
@@ -156,7 +165,7 @@ async def children(
         size=limit,
         descending=False,
         cursor=cursor,
-        digest=filter_digest("children", str(execution_id), wanted.states, workflow_name),
+        digest=_digest(execution_id, wanted.states, workflow_name),
     )
     items = page.rows.rows
     walk = _Walk(shards, max_nodes=len(items) + NESTED_NODES, nodes=list(items), missing=page.rows.missing)
@@ -169,6 +178,10 @@ async def children(
         truncated=bool(walk.truncated) and walk.reason == "max_nodes",
         shards=walk.answered(),
     )
+
+
+def _digest(parent_id: UUID, states: tuple[int, ...] = (), workflow_name: str | None = None) -> str:
+    return filter_digest("children", str(parent_id), states, workflow_name)
 
 
 async def _root(shards: Shards, execution_id: UUID) -> TreeNode:
@@ -201,8 +214,15 @@ class _Walk:
     """The nodes that were read, in the order of their levels, and what is known to be missing."""
 
     def __init__(
-        self, shards: Shards, *, max_nodes: int, nodes: list[TreeNode], missing: Sequence[MissingShard] = ()
+        self,
+        shards: Shards,
+        *,
+        max_nodes: int,
+        nodes: list[TreeNode],
+        missing: Sequence[MissingShard] = (),
+        after: Mapping[UUID, Key] | None = None,
     ) -> None:
+        self._after = after or {}
         self.nodes = nodes
         self.reason: Literal["max_depth", "max_nodes"] | None = None
         self.truncated: list[UUID] = []
@@ -234,7 +254,7 @@ class _Walk:
         depth = level[0].depth + 1
 
         async def read(store: Store) -> list[TreeNode]:
-            rows = await families.level(store, parents, limit)
+            rows = await families.level(store, parents, limit, self._after)
             return [_node(row, store.shard_id, depth) for row in rows]
 
         place: dict[UUID | None, int] = {parent: n for n, parent in enumerate(parents)}
@@ -257,7 +277,7 @@ class _Walk:
                 parent: sum(child.shard_id == store.shard_id for child in self._below.get(parent, ()))
                 for parent in unsure
             }
-            return await families.incomplete(store, shown)
+            return await families.incomplete(store, shown, self._after)
 
         more = set(await self._fan_out(read))
         self.truncated = [parent for parent in unsure if parent in more]
@@ -274,10 +294,17 @@ class _Walk:
     def nested(self, top: list[TreeNode]) -> list[TreeNode]:
         """The nodes of `top` with those below them inside."""
         whole: dict[UUID, TreeNode] = {}
+        truncated = set(self.truncated)
         for node in reversed(self.nodes):
             below = [whole[child.execution_id] for child in self._below.get(node.execution_id, ())]
-            whole[node.execution_id] = replace(node, children=below)
+            cursor = self._cursor(node.execution_id, below) if node.execution_id in truncated else None
+            whole[node.execution_id] = replace(node, next_cursor=cursor, children=below)
         return [whole[node.execution_id] for node in top]
+
+    def _cursor(self, parent_id: UUID, shown: list[TreeNode]) -> str | None:
+        """The cursor of the children that follow; none where they begin with the first."""
+        last = (shown[-1].started_at, shown[-1].execution_id) if shown else self._after.get(parent_id)
+        return None if last is None else write_cursor(last, backwards=False, digest=_digest(parent_id))
 
     def answered(self) -> Partial[None]:
         """Which shards were read in every step, and which were not."""

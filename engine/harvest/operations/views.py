@@ -52,7 +52,7 @@ AwaitMode = Literal["awaited", "detached"]
 
 
 class ExecutionView(Struct, frozen=True, kw_only=True):
-    """One execution without its payloads: a row of the list.
+    """One execution without its payloads: a row of the list. `owner` and `severity` are what people have given it.
 
     `await_mode` tells whether its parent waits for its end, `parent_close_policy` what becomes of it when the parent
     ends; both are null where it has no parent.
@@ -80,6 +80,8 @@ class ExecutionView(Struct, frozen=True, kw_only=True):
     await_mode: AwaitMode | None
     parent_close_policy: str | None
     search_attributes: dict[str, Raw] | None = None
+    owner: str | None = None
+    severity: str | None = None
 
 
 class FailureView(Struct, frozen=True, kw_only=True):
@@ -154,7 +156,7 @@ class ExecutionDetail(ExecutionView, frozen=True, kw_only=True):
 
     `queue_served` tells whether a living worker takes work from its queue, `definition_served` whether one has the code
     of its version; `cancel_requested_at` is when it was asked to cancel. `next_execution_id` is the run that it went on
-    as, `current_details` what its code says of itself.
+    as, `current_details` what its code says of itself, `note` what people say of it.
     """
 
     queue_served: bool
@@ -163,6 +165,7 @@ class ExecutionDetail(ExecutionView, frozen=True, kw_only=True):
     next_execution_id: UUID | None
     paused: Pause | None
     current_details: Payload | None
+    note: str | None = None
 
     input: Payload
     result: Payload | None

@@ -47,7 +47,7 @@ def _several(one: str, many: str, names: Sequence[str], *, more: bool = False) -
 
 
 async def fill_in(shards: Shards, views: Iterable[ExecutionView]) -> list[ExecutionView]:
-    """The views of a page with search attributes, and `waiting` and `blocked` of open runs: one statement a shard.
+    """The views of a page with attributes and triage, and `waiting` and `blocked` of open runs: one statement a shard.
 
     A shard that stops answering meanwhile leaves its rows as they are: they were read.
     """
@@ -74,4 +74,6 @@ def _filled(view: ExecutionView, row: Mapping[str, Any] | None) -> ExecutionView
         waiting=waiting,
         blocked=blocked_view(view.blocked.code, row["blocked"]) if view.blocked else None,
         search_attributes=attributes_view(row["search_attributes"]),
+        owner=row["owner"],
+        severity=row["severity"],
     )

@@ -128,7 +128,7 @@ async def _with_start(
     check_choice("reuse_policy", reuse_policy, REUSE_POLICIES)
     if not request.workflow_id:
         raise InvalidRequestError("workflow_id is missing: it names the run that is meant", field="workflow_id")
-    request = checked(request)
+    request = checked(request, shards.router)
     operation = f"workflow.{message.what}_with_start"
     try:
         prepared = await prepare(shards, actor, request, carried=(message.kind, message.data))

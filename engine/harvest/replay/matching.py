@@ -46,6 +46,11 @@ class Asked(dict[Key, Command]):
         if self.locate:
             self.lines[key] = line_of_author()
 
+    def stand(self, key: Key) -> None:
+        """What was asked for is recorded even if it is taken back at once: the code may have seen what only history
+        knows again."""
+        self.fresh.discard(key)
+
     def vanish(self, key: Key) -> bool:
         """What was asked for since the loop last rested was never asked for; tells whether it was so."""
         if key not in self.fresh:

@@ -22,7 +22,7 @@ from harvest.replay.describing import child_text, recorded_as, target_text
 
 
 class StartChild(Struct):
-    """Start a workflow whose end this one hears of, or a detached one."""
+    """Start a workflow whose end this one hears of, or a detached one. `refused` says why its shard takes none."""
 
     seq: int
     child_id: ExecutionId
@@ -33,6 +33,7 @@ class StartChild(Struct):
     digest: str
     options: ChildOptions
     signature: Signature | None
+    refused: str = ""
 
     @property
     def kind(self) -> EventKind:

@@ -22,6 +22,7 @@ from harvest.replay.continuing import ContinueAsNew, leaving_with
 from harvest.replay.loop import WorkflowFuture, WorkflowLoop, WorkflowTimer
 from harvest.replay.matching import Asked
 from harvest.replay.messages import Messages
+from harvest.replay.placing import Placer
 from harvest.replay.resolving import Waiting
 from harvest.replay.sessions import CloseSession, OpenSession
 from harvest.replay.unwinding import AbandonStep
@@ -58,7 +59,7 @@ class RunState:
         "_abandoned", "_conditions", "_context", "_generators", "_held", "_main_context", "_messages", "_prune_above",
         "_versions", "asked", "blocked", "cancel_reason", "children", "decided_through", "definition", "details",
         "disturbed", "externals", "failure", "had_children", "held", "held_since", "identity", "locals", "loop",
-        "main", "now_at", "only_looks", "pending", "position", "progress", "released", "replaying", "seed",
+        "main", "now_at", "only_looks", "pending", "placer", "position", "progress", "released", "replaying", "seed",
         "seen_through", "sequence", "sessions", "started", "started_at", "tasks", "timers", "upserts",
     )  # fmt: skip
 
@@ -68,10 +69,15 @@ class RunState:
     now_at: datetime
 
     def __init__(
-        self, definition: WorkflowDefinition[..., Any], identity: Identity, make_context: Callable[[Any], Any]
+        self,
+        definition: WorkflowDefinition[..., Any],
+        identity: Identity,
+        make_context: Callable[[Any], Any],
+        placer: Placer | None = None,
     ) -> None:
         self.definition = definition
         self.identity = identity
+        self.placer = placer
         self.main: asyncio.Task[Any] | None = None
         self.asked = Asked()
         self._messages: Messages | None = None
@@ -124,6 +130,10 @@ class RunState:
         if self._versions is None:
             self._versions = Versions(self)
         return self._versions
+
+    def recorded_child(self, seq: int) -> ExecutionId | None:
+        """The id that history has for the child of this number: known before its event is reached."""
+        return None if self._versions is None else self._versions.children.pop(seq, None)
 
     # What the context asks for
 

@@ -9,6 +9,7 @@ from harvest.errors import InvalidRequestError, VersionUnsupportedError
 from harvest.history import payload
 from harvest.history.data import Failure, SideEffectRecorded
 from harvest.history.events import Event
+from harvest.history.ids import ExecutionId, parse_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.limits import check_text
 from harvest.replay.records import RecordMarker
@@ -23,14 +24,17 @@ CHOICES: Final = frozenset(
         int(EventKind.SIDE_EFFECT_RECORDED),
         int(EventKind.LOCAL_ACTIVITY_SCHEDULED),
         int(EventKind.UPDATE_FAILED),
+        int(EventKind.CHILD_WORKFLOW_STARTED),
+        int(EventKind.CHILD_WORKFLOW_SPAWNED_DETACHED),
     }
 )
+_CHILDREN: Final = frozenset({EventKind.CHILD_WORKFLOW_STARTED, EventKind.CHILD_WORKFLOW_SPAWNED_DETACHED})
 
 
 class Versions:
     """The choices of one run. `retired` are markers that the code lets stand although it no longer asks for them."""
 
-    __slots__ = ("_chosen", "_recorded", "_run", "_stands", "effects", "locals", "rejections", "retired")
+    __slots__ = ("_chosen", "_recorded", "_run", "_stands", "children", "effects", "locals", "rejections", "retired")
 
     def __init__(self, run: RunState) -> None:
         self._run = run
@@ -38,6 +42,7 @@ class Versions:
         self._chosen: dict[str, int] = {}
         self._stands: set[str] = set()
         self.retired: set[str] = set()
+        self.children: dict[int, ExecutionId] = {}
         self.locals: dict[int, Event] = {}
         self.rejections: dict[int, Failure] = {}
         self.effects: dict[int, SideEffectRecorded] = {}
@@ -45,7 +50,7 @@ class Versions:
     def read(self, history: Iterable[Event]) -> None:
         """What history will show further on, and is needed before its events are reached.
 
-        Choices, side effects, what local activities were asked for, and updates that were refused.
+        Choices, side effects, what local activities were asked for, updates that were refused, and ids of children.
         """
         for event in history:
             if event.kind == EventKind.MARKER_RECORDED:
@@ -57,6 +62,8 @@ class Versions:
                 self.locals[event.seq] = event
             elif event.kind == EventKind.UPDATE_FAILED and event.data().rejected:
                 self.rejections[event.seq] = event.data().failure
+            elif event.kind in _CHILDREN:
+                self.children[event.seq] = parse_execution_id(event.data().child_id)
 
     def lets_stand(self, marker: Event) -> bool:
         """Whether the code has retired this marker, and nothing else of it has asked for it."""

@@ -12,16 +12,25 @@ from harvest.errors import ShardUnavailableError
 from harvest.history.ids import ExecutionId
 from harvest.shards.partial import MissingShard, Partial
 from harvest.shards.router import ShardRouter
+from harvest.store.address import require_distinct
+from harvest.store.pool import is_passing
 from harvest.store.store import Store
 
 T = TypeVar("T")
 READ_DEADLINE = 2.5
+# A shard that is being added may be readable before it is migrated.
+_BEHIND = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError)
 
 
 class Shards:
-    """Every shard's store and the router over them. One a process."""
+    """Every shard's store and the router over them. One a process.
+
+    A shard that the router knows and that has no database here is read as one that does not answer: a roll-out may be
+    under way. Raises ConfigurationError where two shards are one database and schema.
+    """
 
     def __init__(self, urls: Mapping[int, str], router: ShardRouter | None = None) -> None:
+        require_distinct(urls)
         self.router = router or ShardRouter.of(tuple(urls))
         self.stores = {shard_id: Store(shard_id, url) for shard_id, url in sorted(urls.items())}
 
@@ -80,6 +89,12 @@ class Shards:
             return MissingShard(shard_id, "no answer in time")
         except asyncpg.QueryCanceledError:
             return MissingShard(shard_id, "the query took too long")
+        except _BEHIND:
+            return MissingShard(shard_id, "its schema is not that of this release: run `harvest migrate run`")
+        except asyncpg.PostgresError as error:
+            if not is_passing(error):
+                raise
+            return MissingShard(shard_id, f"{type(error).__name__}: {error}"[:200])
 
     async def close(self) -> None:
         """Close every store."""

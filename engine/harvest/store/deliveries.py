@@ -12,11 +12,14 @@ from uuid import UUID
 from msgspec import Struct
 
 from harvest.history.deliveries import DeliveryKind
+from harvest.history.kinds import EventKind
+from harvest.store.appends import ONCE_KEY
 from harvest.store.pool import Connection, Record
 
 DELIVERY_KEY: Final = 5
 BATCH_BYTES: Final = 8 * 1024 * 1024
 _AWAIT: Final = int(DeliveryKind.EXTERNAL_AWAIT)
+_CANCEL: Final = EventKind.WORKFLOW_CANCEL_REQUESTED.word
 
 
 class Delivery(Struct, frozen=True):
@@ -89,14 +92,17 @@ select e.execution_id, e.state, e.tenant, c.execution_id as current_id, c.state 
        order by s.started_at desc limit 1
   ) c on true
  where e.execution_id = any($1)"""
-_BY_KEYS = """
-select k.business_key, r.execution_id, r.state
+_BY_KEYS = f"""
+select k.business_key, r.execution_id, r.state, r.started_at, exists (
+           select from harvest_dedupe d
+            where d.execution_id = r.execution_id and d.kind = {ONCE_KEY} and d.key = '{_CANCEL}') as asked
   from unnest($1::uuid[]) as k(business_key)
  cross join lateral (
     select * from (
-        (select execution_id, state from harvest_executions where business_key = k.business_key and state < 10)
+        (select execution_id, state, started_at from harvest_executions
+          where business_key = k.business_key and state < 10)
          union all
-        (select execution_id, state from harvest_executions where business_key = k.business_key
+        (select execution_id, state, started_at from harvest_executions where business_key = k.business_key
           order by started_at desc, execution_id desc limit 1)
     ) found order by state < 10 desc limit 1
  ) r"""
@@ -116,11 +122,22 @@ select distinct on (name, version) name, version, convert_from(input_schema, 'UT
 _PUT_OFF = """
 update harvest_deliveries d
    set due = clock_timestamp() + n.delay * interval '1 second', attempts = d.attempts + 1,
-       last_error = n.error, target_execution_id = coalesce(n.target_execution_id, d.target_execution_id),
+       last_attempt_at = clock_timestamp(), last_error = n.error,
+       target_execution_id = coalesce(n.target_execution_id, d.target_execution_id),
        target_shard = coalesce(n.target_shard, d.target_shard)
   from unnest($1::bigint[], $2::float8[], $3::text[], $4::uuid[], $5::int[])
     as n(delivery_id, delay, error, target_execution_id, target_shard)
  where d.delivery_id = any($1) and d.delivery_id = n.delivery_id"""
+_LEFT_BY = f"""
+select d.execution_id, d.key, d.written_to from harvest_dedupe d
+ where d.kind = {DELIVERY_KEY} and d.execution_id = any($1) and starts_with(d.key, $2)"""
+_UNLOCATED = """
+select k.kind, extract(epoch from clock_timestamp() - o.created_at)::float8 as age
+  from unnest($1::smallint[]) as k(kind)
+ cross join lateral (
+    select created_at from harvest_deliveries
+     where target_shard = -1 and kind = k.kind and last_error is not null order by created_at limit 1
+ ) o"""
 _SWEEP = f"""
 delete from harvest_dedupe where ctid = any(array(
     select ctid from harvest_dedupe
@@ -160,7 +177,7 @@ async def runs(connection: Connection, execution_ids: Iterable[UUID]) -> dict[UU
 
 
 async def by_keys(connection: Connection, keys: Iterable[UUID]) -> dict[UUID, Record]:
-    """The open run of each business key, else its newest: execution_id, state."""
+    """The open run of each business key, else its newest: execution_id, state, started_at, asked (to be cancelled)."""
     return {row["business_key"]: row for row in await connection.fetch(_BY_KEYS, list(keys))}
 
 
@@ -175,6 +192,17 @@ async def applied(connection: Connection, deliveries: Sequence[Delivery]) -> dic
         _APPLIED, [each.source_execution_id for each in deliveries], [each.key for each in deliveries]
     )
     return {(row["execution_id"], row["key"]): row["written_to"] for row in rows}
+
+
+async def left_by(connection: Connection, sources: Iterable[UUID], beginning: str) -> list[Record]:
+    """What deliveries of these runs have left on this shard: execution_id, key (as it begins), written_to."""
+    rows: list[Record] = await connection.fetch(_LEFT_BY, list(sources), beginning)
+    return rows
+
+
+async def unlocated(connection: Connection, kinds: Iterable[int]) -> dict[int, float]:
+    """The age in seconds of the oldest delivery of each kind whose target, known by name, could not be told yet."""
+    return {row["kind"]: row["age"] for row in await connection.fetch(_UNLOCATED, list(kinds))}
 
 
 async def declared(connection: Connection, names: Iterable[str]) -> list[Record]:

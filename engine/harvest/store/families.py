@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -20,19 +20,24 @@ _NODE_COLUMNS: Final = (
 )
 _SHOWN: Final = tuple(EXECUTIONS.c[name.strip()] for name in _NODE_COLUMNS.split(","))
 NODE: Final = f"select {_NODE_COLUMNS} from harvest_executions where execution_id = $1"
+# The children of a parent beyond an anchor; without one, all of them.
+_OF_PARENT: Final = """e.parent_id = parent.id and (e.started_at, e.execution_id) >
+                   (coalesce(parent.at, '-infinity'), coalesce(parent.child_id, '00000000000000000000000000000000'))"""
 # One walk of the index for each parent, which stops as soon as there are enough rows: nothing is sorted.
 LEVEL: Final = f"""
-    select child.* from unnest($1::uuid[]) as parent(id)
+    select child.* from unnest($1::uuid[], $3::timestamptz[], $4::uuid[]) as parent(id, at, child_id)
     cross join lateral (
         select {_NODE_COLUMNS} from harvest_executions e
-         where e.parent_id = parent.id order by e.started_at, e.execution_id limit $2) child
+         where {_OF_PARENT} order by e.started_at, e.execution_id limit $2) child
     limit $2
 """
-INCOMPLETE: Final = """
-    select parent.id from unnest($1::uuid[], $2::int[]) as parent(id, shown)
-     where exists (select from harvest_executions e where e.parent_id = parent.id
+INCOMPLETE: Final = f"""
+    select parent.id from unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::uuid[])
+                       as parent(id, shown, at, child_id)
+     where exists (select from harvest_executions e where {_OF_PARENT}
                     order by e.started_at, e.execution_id offset parent.shown limit 1)
 """
+Anchors = Mapping[UUID, tuple[datetime, UUID]]
 
 
 async def node(store: Store, execution_id: UUID) -> Record | None:
@@ -40,16 +45,25 @@ async def node(store: Store, execution_id: UUID) -> Record | None:
     return await store.read.fetch_row(NODE, execution_id)
 
 
-async def level(store: Store, parents: Sequence[UUID], limit: int) -> list[Record]:
-    """Up to `limit` children of the parents, the oldest of each first; in no order over all of them."""
-    rows: list[Any] = await store.read.fetch(LEVEL, list(parents), limit)
+async def level(store: Store, parents: Sequence[UUID], limit: int, after: Anchors) -> list[Record]:
+    """Up to `limit` children of the parents, the oldest of each first; in no order over all of them.
+
+    `after` has the child, by (started_at, execution_id), beyond which a parent's begin, where it is not the first.
+    """
+    rows: list[Any] = await store.read.fetch(LEVEL, list(parents), limit, *_anchors(parents, after))
     return rows
 
 
-async def incomplete(store: Store, shown: dict[UUID, int]) -> list[UUID]:
-    """Which of the parents have more children here than the number that is shown of them."""
-    rows: list[Any] = await store.read.fetch(INCOMPLETE, list(shown), list(shown.values()))
+async def incomplete(store: Store, shown: dict[UUID, int], after: Anchors) -> list[UUID]:
+    """Which of the parents have more children here, beyond their anchors, than the number that is shown of them."""
+    anchors = _anchors(shown, after)
+    rows: list[Any] = await store.read.fetch(INCOMPLETE, list(shown), list(shown.values()), *anchors)
     return [row["id"] for row in rows]
+
+
+def _anchors(parents: Iterable[UUID], after: Anchors) -> tuple[list[datetime | None], list[UUID | None]]:
+    found = [after.get(parent, (None, None)) for parent in parents]
+    return [at for at, _ in found], [child for _, child in found]
 
 
 class ChildFilter(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ from typing import Any, Final
 import asyncpg
 
 from harvest import clock
-from harvest.store.pool import COMMON, GOING_DOWN, LOST
+from harvest.store.address import Address
+from harvest.store.pool import COMMON, GOING_DOWN, LOST, Connection, connect
 from harvest.store.store import Store
 
 _CONNECT_LIMIT: Final = 3.0
@@ -26,17 +27,18 @@ async def listen(
     on_gap: Callable[[], None],
     on_lost: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call `on_payload` with each notification until cancelled; reconnects by itself.
+    """Call `on_payload` with each notification on the shard's channel until cancelled; reconnects by itself.
 
     `on_gap` is called whenever notifications may have been missed: LISTEN is in force again by then, so a read that
     follows sees everything. `on_lost` is called when a connection ends. A link that looks open but delivers nothing is
     found by a notification to ourselves.
     """
     delay = _FIRST_DELAY
+    channel = store.address.channel(channel)
     while True:
         connection = None
         try:
-            connection = await _connect(store.url, channel)
+            connection = await _connect(store.address, channel)
             delay = _FIRST_DELAY
             await _follow(connection, channel, on_payload, on_gap)
         except (*LOST, *GOING_DOWN, asyncpg.PostgresError):
@@ -48,17 +50,14 @@ async def listen(
                 on_lost()
 
 
-async def _connect(url: str, channel: str) -> Any:
+async def _connect(address: Address, channel: str) -> Connection:
     async with asyncio.timeout(_CONNECT_LIMIT):
-        return await asyncpg.connect(
-            url,
-            timeout=_CONNECT_LIMIT,
-            command_timeout=5,
-            server_settings={**COMMON, "application_name": f"harvest-listen-{channel}"},
-        )
+        return await connect(address, _CONNECT_LIMIT, name=f"harvest-listen-{channel}", **COMMON)
 
 
-async def _follow(connection: Any, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], None]) -> None:
+async def _follow(
+    connection: Connection, channel: str, on_payload: Callable[[str], None], on_gap: Callable[[], None]
+) -> None:
     lost, heard = asyncio.Event(), asyncio.Event()
     token = _PROBE + clock.random_bytes(8).hex()
 

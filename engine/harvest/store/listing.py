@@ -1,4 +1,4 @@
-"""Pages and capped counts over executions. Each shape of filter is answered by walking one index in its order."""
+"""Pages of executions. Each shape of filter is answered by walking one index in its order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import (
     ARRAY,
     CTE,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     LargeBinary,
     Select,
     SmallInteger,
+    Text,
     Uuid,
     any_,
     cast,
@@ -28,46 +30,51 @@ from sqlalchemy import (
 
 from harvest.history.ids import business_key
 from harvest.history.states import State
-from harvest.store.pool import Record
+from harvest.store.filters import Expression
 from harvest.store.reads import EXECUTION_COLUMNS
-from harvest.store.schema import EXECUTIONS, Composed, beyond, run
-from harvest.store.store import Store
+from harvest.store.schema import EXECUTIONS, Composed, beyond
 
-_SHOWN: Final = tuple(EXECUTIONS.c[name.strip()] for name in EXECUTION_COLUMNS.split(","))
+SHOWN: Final = tuple(EXECUTIONS.c[name.strip()] for name in EXECUTION_COLUMNS.split(","))
 KEYS: Final = (EXECUTIONS.c.started_at, EXECUTIONS.c.execution_id)
 Anchor = tuple[datetime, UUID]
 
 
 class ExecutionFilter(Struct, frozen=True, kw_only=True):
-    """Which executions; empty and None are any. `started_before` is exclusive; `blocked` asks for those alone."""
+    """Which executions; empty and None are any. `started_before` is exclusive; `blocked` asks for those alone.
+
+    `condition` is what must hold beside that; store.searching finds what it is true of. No Ago is in it.
+    """
 
     tenant: str = "default"
     states: tuple[State, ...] = ()
     blocked: bool = False
-    workflow_name: str | None = None
+    workflow_names: tuple[str, ...] = ()
     workflow_id: str | None = None
     started_after: datetime | None = None
     started_before: datetime | None = None
+    condition: Expression | None = None
 
 
 def page_statement(wanted: ExecutionFilter, anchor: Anchor | None, *, descending: bool, limit: int) -> Composed:
     """The first `limit` rows beyond `anchor` by (started_at, execution_id), of all branches of the filter."""
-    branches = branches_of(wanted, _SHOWN, anchor, descending=descending, limit=limit)
+    return walk(wanted, SHOWN, anchor, descending=descending, limit=limit)
+
+
+def walk(
+    wanted: ExecutionFilter,
+    shown: tuple[ColumnElement[Any], ...],
+    anchor: Anchor | None,
+    *,
+    descending: bool,
+    limit: int,
+) -> Select[Any]:
+    """The `shown` columns of a page; the keys are among them. The filter's condition is not looked at."""
+    branches = branches_of(wanted, shown, anchor, descending=descending, limit=limit)
     if len(branches) == 1:
         return branches[0]
     # No branch reads more than the limit, so neither does a shard send more.
     merged = union_all(*(branch.subquery().select() for branch in branches)).subquery()
-    return _ordered(select(merged), merged.c, descending).limit(limit)
-
-
-def count_statement(wanted: ExecutionFilter, cap: int) -> Composed:
-    """How many there are, counted to `cap` at most."""
-    branches = branches_of(wanted, KEYS, None, descending=True, limit=cap)
-    if len(branches) > 1:
-        found = union_all(*(branch.subquery().select() for branch in branches)).limit(cap).subquery()
-    else:
-        found = branches[0].subquery()
-    return select(func.count().label("count")).select_from(found)
+    return ordered(select(merged), merged.c, descending=descending).limit(limit)
 
 
 def branches_of(
@@ -78,32 +85,42 @@ def branches_of(
     descending: bool,
     limit: int,
 ) -> list[Select[Any]]:
-    """One query for each walk of an index: a state each, or the whole when no state is asked for or all are blocked."""
+    """One query for each walk of an index: a type each, else a state each, or the whole when neither is asked for."""
     base = select(*shown).where(*bounds_of(wanted, anchor, descending=descending))
-    if wanted.blocked:
-        base = base.where(EXECUTIONS.c.blocked.is_not(None))
     if wanted.workflow_id is not None:
-        if wanted.states:
-            base = base.where(_in_states(wanted))
+        base = base.where(*traits_of(replace(wanted, workflow_id=None, workflow_names=())))
         return [_with_id(base, wanted, wanted.workflow_id, descending=descending, limit=limit)]
     if wanted.blocked:
         # Those have an index of their own, which is short: the rest of the filter is read off its rows.
-        if wanted.workflow_name is not None:
-            base = base.where(EXECUTIONS.c.workflow_name == wanted.workflow_name)
+        walks = [base.where(*traits_of(wanted))]
+    elif wanted.workflow_names:
         if wanted.states:
             base = base.where(_in_states(wanted))
-        walks = [base]
-    elif wanted.workflow_name is not None:
-        base = _walking(base, EXECUTIONS.c.workflow_name, wanted.workflow_name, descending=descending)
-        if wanted.states:
-            base = base.where(_in_states(wanted))
-        walks = [base]
+        walks = [
+            _walking(base, EXECUTIONS.c.workflow_name, name, descending=descending)
+            for name in sorted(set(wanted.workflow_names))
+        ]
     else:
         each_state = sorted(set(wanted.states))
         walks = [_walking(base, EXECUTIONS.c.state, int(state), descending=descending) for state in each_state] or [
             base
         ]
-    return [_ordered(walk, EXECUTIONS.c, descending).limit(limit) for walk in walks]
+    return [ordered(walk, EXECUTIONS.c, descending=descending).limit(limit) for walk in walks]
+
+
+def traits_of(wanted: ExecutionFilter) -> list[ColumnElement[bool]]:
+    """What the filter asks of a row by itself, its times aside."""
+    columns = EXECUTIONS.c
+    traits: list[ColumnElement[bool]] = []
+    if wanted.blocked:
+        traits.append(columns.blocked.is_not(None))
+    if wanted.workflow_names:
+        traits.append(columns.workflow_name == any_(literal(list(wanted.workflow_names), ARRAY(Text))))
+    if wanted.workflow_id is not None:
+        traits.append(columns.workflow_id == wanted.workflow_id)
+    if wanted.states:
+        traits.append(_in_states(wanted))
+    return traits
 
 
 def _walking(base: Select[Any], first: Column[Any], value: Any, *, descending: bool) -> Select[Any]:
@@ -125,13 +142,14 @@ def _with_id(
     base: Select[Any], wanted: ExecutionFilter, workflow_id: str, *, descending: bool, limit: int
 ) -> Select[Any]:
     """By business key: that of the type, or of every type there is, found by leaping over the index of names."""
-    if wanted.workflow_name is not None:
-        key = business_key(wanted.tenant, wanted.workflow_name, workflow_id)
-        return _ordered(base.where(EXECUTIONS.c.business_key == key), EXECUTIONS.c, descending).limit(limit)
+    if wanted.workflow_names:
+        keys = [business_key(wanted.tenant, name, workflow_id) for name in wanted.workflow_names]
+        of_keys = base.where(EXECUTIONS.c.business_key == any_(literal(keys, ARRAY(Uuid))))
+        return ordered(of_keys, EXECUTIONS.c, descending=descending).limit(limit)
     names = names_of_types()
     of_name = base.where(EXECUTIONS.c.business_key == _key_of_name(wanted.tenant, names.c.name, workflow_id))
-    found = _ordered(of_name, EXECUTIONS.c, descending).limit(limit).lateral("found")
-    return _ordered(select(found).select_from(names.join(found, true())), found.c, descending).limit(limit)
+    found = ordered(of_name, EXECUTIONS.c, descending=descending).limit(limit).lateral("found")
+    return ordered(select(found).select_from(names.join(found, true())), found.c, descending=descending).limit(limit)
 
 
 def names_of_types() -> CTE:
@@ -140,6 +158,12 @@ def names_of_types() -> CTE:
     first = select(func.min(name).label("name")).cte("names", recursive=True)
     following = select(func.min(name)).where(name > first.c.name).scalar_subquery()
     return first.union_all(select(following).where(first.c.name.is_not(None)))
+
+
+def names_statement(most: int) -> Composed:
+    """The first `most` types that have executions, by name."""
+    names = names_of_types()
+    return select(names.c.name).where(names.c.name.is_not(None)).limit(most)
 
 
 def _key_of_name(tenant: str, name: ColumnElement[str], workflow_id: str) -> ColumnElement[UUID]:
@@ -167,19 +191,7 @@ def bounds_of(
     return bounds or [true()]
 
 
-def _ordered(statement: Select[Any], columns: Any, descending: bool) -> Select[Any]:
+def ordered(statement: Select[Any], columns: Any, *, descending: bool) -> Select[Any]:
+    """In the order of the list."""
     order = (columns.started_at, columns.execution_id)
     return statement.order_by(*(column.desc() if descending else column.asc() for column in order))
-
-
-async def page(
-    store: Store, wanted: ExecutionFilter, anchor: Anchor | None, *, descending: bool, limit: int
-) -> list[Record]:
-    """Run `page_statement` on a shard."""
-    return await run(store, page_statement(wanted, anchor, descending=descending, limit=limit))
-
-
-async def count(store: Store, wanted: ExecutionFilter, cap: int) -> int:
-    """Run `count_statement` on a shard."""
-    found: int = (await run(store, count_statement(wanted, cap)))[0]["count"]
-    return found

@@ -8,17 +8,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import asyncpg
-
 from harvest import clock
 from harvest.errors import SchemaLevelError, WrongShardError
 from harvest.history.events import FORMAT
+from harvest.store.address import Address, address
+from harvest.store.pool import Connection, connect
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection as AlembicConnection
 
-SCHEMA_LEVEL: Final = 3
+SCHEMA_LEVEL: Final = 5
 LOCK_KEY: Final = 0x4841_5256  # "HARV"
+LIMIT: Final = 5.0
 # Deadlock, lock not available.
 _COME_BACK: Final = ("40P01", "55P03")
 _PAUSES: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -34,8 +35,8 @@ def migrations_folder() -> Path:
 
 
 async def schema_level(url: str) -> int:
-    """The level that a database has; 0 for an empty one."""
-    connection = await asyncpg.connect(url, timeout=5)
+    """The level that a shard's database has; 0 for an empty one."""
+    connection = await connect(address(url), LIMIT)
     try:
         if await connection.fetchval("select to_regclass('harvest_meta')") is None:
             return 0
@@ -57,7 +58,7 @@ def _require_shard(named: int | None, shard_id: int) -> None:
 
 async def check_shard(url: str, shard_id: int) -> None:
     """Refuse a database that was named another shard; raises WrongShardError. One without a name passes."""
-    connection = await asyncpg.connect(url, timeout=5)
+    connection = await connect(address(url), LIMIT)
     try:
         if await connection.fetchval("select to_regclass('harvest_meta')") is not None:
             _require_shard(await connection.fetchval("select shard_id from harvest_meta"), shard_id)
@@ -67,7 +68,7 @@ async def check_shard(url: str, shard_id: int) -> None:
 
 async def name_shard(url: str, shard_id: int) -> None:
     """Write into a migrated database which shard it is, for good; raises WrongShardError if it is another."""
-    connection = await asyncpg.connect(url, timeout=5)
+    connection = await connect(address(url), LIMIT)
     try:
         await connection.execute("update harvest_meta set shard_id = $1 where shard_id is null", shard_id)
         _require_shard(await connection.fetchval("select shard_id from harvest_meta"), shard_id)
@@ -87,7 +88,7 @@ async def check(url: str, shard_id: int) -> None:
             found=level,
             needed=SCHEMA_LEVEL,
         )
-    connection = await asyncpg.connect(url, timeout=5)
+    connection = await connect(address(url), LIMIT)
     try:
         row = await connection.fetchrow("select format_min, format_max, shard_id from harvest_meta")
     finally:
@@ -117,25 +118,34 @@ async def upgrade(url: str, *, shard_id: int | None = None) -> None:
             needed=SCHEMA_LEVEL,
         )
     async with _one_at_a_time:
-        lock = await asyncpg.connect(url, timeout=5)
+        place = address(url)
+        lock = await connect(place, LIMIT)
         try:
             # Polled: a blocking advisory lock beside CREATE INDEX CONCURRENTLY deadlocks for ever.
-            while not await lock.fetchval("select pg_try_advisory_lock($1)", LOCK_KEY):
+            while not await lock.fetchval("select pg_try_advisory_lock($1)", place.lock(LOCK_KEY)):
                 await clock.sleep(clock.jittered(0.2))
-            await _run_alembic(url)
+            await _make_schema(lock, place.schema)
+            await _run_alembic(place)
             if shard_id is not None:
                 await name_shard(url, shard_id)
         finally:
             await lock.close(timeout=2)
 
 
-async def _run_alembic(url: str) -> None:
+async def _make_schema(connection: Connection, schema: str) -> None:
+    """Who may not create schemas can still work in one that was made for them."""
+    known = "select exists (select from pg_namespace where nspname = $1)"
+    if schema and not await connection.fetchval(known, schema):
+        await connection.execute(f'create schema "{schema}"')
+
+
+async def _run_alembic(place: Address) -> None:
     """Workers may hold what a migration has to lock: it gives up soon, so as not to hold them up, and comes back."""
     from sqlalchemy.exc import DBAPIError
 
     for pause in (*_PAUSES, None):
         try:
-            await _run_once(url)
+            await _run_once(place)
             return
         except DBAPIError as error:
             if pause is None or getattr(error.orig, "sqlstate", None) not in _COME_BACK:
@@ -144,14 +154,14 @@ async def _run_alembic(url: str) -> None:
             await clock.sleep(pause)
 
 
-async def _run_once(url: str) -> None:
+async def _run_once(place: Address) -> None:
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
 
-    async def connect() -> Any:
-        return await asyncpg.connect(url, timeout=5, server_settings={"statement_timeout": "0", "lock_timeout": "5000"})
+    async def connected() -> Any:
+        return await connect(place, LIMIT, statement_timeout="0", lock_timeout="5000")
 
-    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connected, poolclass=NullPool)
     try:
         async with engine.connect() as connection:
             await connection.run_sync(_upgrade_to_head)
@@ -160,7 +170,7 @@ async def _run_once(url: str) -> None:
         await engine.dispose()
 
 
-def _upgrade_to_head(connection: Connection) -> None:
+def _upgrade_to_head(connection: AlembicConnection) -> None:
     from alembic import command
     from alembic.config import Config
 

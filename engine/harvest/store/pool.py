@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from harvest import clock
 from harvest.errors import OutcomeUnknownError, ShardUnavailableError
+from harvest.store.address import Address
 
 Record = Mapping[str, Any]
 Connection = Any  # asyncpg's connection and its pool proxy have no common base
@@ -66,7 +67,23 @@ READ = Role(
     4,
     limit=2.0,
     connect_limit=1.5,
-    settings={"statement_timeout": "2000", "default_transaction_read_only": "on"},
+    settings={"statement_timeout": "2000", "default_transaction_read_only": "on", "enable_seqscan": "off"},
+    for_people=True,
+)
+# The one read that may take long: on one core of the server. Its windows differ by orders of magnitude, so each is
+# planned by itself.
+REPORT = Role(
+    "report",
+    2,
+    limit=15.0,
+    connect_limit=1.5,
+    settings={
+        "statement_timeout": "15000",
+        "default_transaction_read_only": "on",
+        "plan_cache_mode": "force_custom_plan",
+        "max_parallel_workers_per_gather": "0",
+        "work_mem": "64MB",
+    },
     for_people=True,
 )
 COMMON = {
@@ -75,6 +92,15 @@ COMMON = {
     "idle_in_transaction_session_timeout": "60000",
     "client_connection_check_interval": "10000",
 }
+
+
+async def connect(address: Address, limit: float, *, name: str = "", **settings: str) -> Connection:
+    """A connection of its own to a shard, beside the pools; `name` is how the server's list of sessions shows it.
+
+    Who opens it closes it, and limits each await on it. Raises what the driver raises.
+    """
+    named = {"application_name": name} if name else {}
+    return await asyncpg.connect(address.dsn, timeout=limit, server_settings={**named, **settings, **address.settings})
 
 
 async def _keep_session(_: Connection) -> None:
@@ -91,12 +117,12 @@ class Outage(Struct, frozen=True):
 class Connections:
     """The pool of one role on one shard. Connects on first use, so a dead shard delays nobody's start."""
 
-    def __init__(self, shard_id: int, url: str, role: Role) -> None:
+    def __init__(self, shard_id: int, address: Address, role: Role) -> None:
         self.shard_id = shard_id
         self.role = role
         self.outage: Outage | None = None
         self._failed_at = float("-inf")
-        self._url = url
+        self._address = address
         self._pool: asyncpg.Pool[Any] | None = None
         self._opening = asyncio.Lock()
         # The pool lets those who come later pass those who wait: under load some would wait until their time is up.
@@ -118,7 +144,7 @@ class Connections:
             async with self._opening:
                 if self._pool is None:
                     self._pool = await asyncpg.create_pool(
-                        self._url,
+                        self._address.dsn,
                         min_size=0,
                         max_size=self.role.size,
                         max_inactive_connection_lifetime=0 if self.role.size <= 2 else 300,
@@ -128,6 +154,7 @@ class Connections:
                             **COMMON,
                             "application_name": f"harvest-{self.role.name}",
                             **self.role.settings,
+                            **self._address.settings,
                         },
                     )
         return self._pool
@@ -182,6 +209,10 @@ class Connections:
         except ShardUnavailableError:
             self._turns.release()
             raise
+
+    def end_quiet(self) -> None:
+        """Let the next caller try at once, however lately another one has failed."""
+        self._failed_at = float("-inf")
 
     def _refuse_in_outage(self) -> None:
         if self.outage is not None and clock.monotonic() - self._failed_at < QUIET_SECONDS:

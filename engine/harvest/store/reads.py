@@ -44,7 +44,7 @@ def _served(queue: str) -> str:
 
 _DETAIL: Final = f"""
     select {", ".join("e." + name.strip() for name in EXECUTION_COLUMNS.split(","))},
-           d.blocked as blocked_details, d.failure, d.codec, d.search_attributes,
+           d.blocked as blocked_details, d.failure, d.codec, d.search_attributes, t.owner, t.severity, t.note,
            (select state from harvest_workflow_tasks t where t.execution_id = e.execution_id) as task_state,
            {_served("e.queue")} as queue_served,
            {SERVES_WORKFLOW.format(name="e.workflow_name", version="e.version")} as definition_served,
@@ -57,6 +57,7 @@ _DETAIL: Final = f"""
                 order by n.started_at limit 1) end as next_execution_id,
            {_capped("input")}, {_capped("result")}, {_capped("memo")}, {_capped("details", "current_details")}
     from harvest_executions e left join harvest_execution_details d using (execution_id)
+    left join harvest_triage t using (execution_id)
     where e.execution_id = $1
 """
 _ACTIVITIES: Final = f"""
@@ -112,10 +113,10 @@ async def detail(store: Store, execution_id: UUID, *, inline: int, head: int) ->
         return DetailRows(row, activities, timers, children, paused)
 
 
-# What the rows of a page have beside the hot row: search attributes, what blocks them, and what open ones wait for
-# (answers 13): at most five activities, the next timer, at most five children whose end they wait for.
+# What the rows of a page have beside the hot row: search attributes, triage, what blocks them, and what open ones wait
+# for (answers 13): at most five activities, the next timer, at most five children whose end they wait for.
 BESIDE: Final = """
-    select e.execution_id, a.names, t.fires_at, c.children, d.blocked, d.search_attributes
+    select e.execution_id, a.names, t.fires_at, c.children, d.blocked, d.search_attributes, r.owner, r.severity
     from unnest($1::uuid[]) as e(execution_id)
     cross join lateral (
         select array_agg(name order by seq) as names from (
@@ -132,11 +133,12 @@ BESIDE: Final = """
     left join lateral (
         select blocked, search_attributes from harvest_execution_details x
          where x.execution_id = e.execution_id) d on true
+    left join harvest_triage r on r.execution_id = e.execution_id
 """
 
 
 async def beside(store: Store, execution_ids: Sequence[UUID]) -> dict[UUID, Any]:
-    """For each run of a page: its activities, next timer and children, what blocks it, its search attributes."""
+    """For each run of a page: its activities, next timer and children, what blocks it, its attributes and triage."""
     rows: list[Any] = await store.read.fetch(BESIDE, list(execution_ids))
     return {row["execution_id"]: row for row in rows}
 
@@ -248,4 +250,22 @@ _BY_KEY: Final = """
 async def by_key(store: Store, business_key: UUID) -> list[Record]:
     """The open run of a business key, if there is one, and the newest run: execution_id, state, started_at."""
     rows: list[Any] = await store.read.fetch(_BY_KEY, business_key, FIRST_CLOSED)
+    return rows
+
+
+_RUNS_OF_KEY: Final = f"""
+    select * from (
+        (select execution_id, state, started_at, closed_at from harvest_executions
+          where business_key = $1 and state < {FIRST_CLOSED})
+        union all
+        (select execution_id, state, started_at, closed_at from harvest_executions
+          where business_key = $1 and state >= {FIRST_CLOSED}
+          order by started_at desc, execution_id desc limit $2)
+    ) found order by state < {FIRST_CLOSED} desc, started_at desc, execution_id desc limit $2
+"""
+
+
+async def runs_of_key(store: Store, business_key: UUID, most: int) -> list[Record]:
+    """The open run of a business key and the newest others: execution_id, state, started_at, closed_at."""
+    rows: list[Any] = await store.read.fetch(_RUNS_OF_KEY, business_key, most)
     return rows

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Integer,
+    LargeBinary,
     MetaData,
     SmallInteger,
     Table,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Uuid,
     tuple_,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.asyncpg import dialect as postgres_dialect
 from sqlalchemy.sql.expression import CompoundSelect, Select
 
@@ -43,6 +45,10 @@ def _uuid(name: str, *, nullable: bool = False, primary_key: bool = False) -> Co
 
 def _text(name: str, *, nullable: bool = False) -> Column[str]:
     return Column(name, Text, nullable=nullable)
+
+
+def _bytes(name: str, *, nullable: bool = False) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=nullable)
 
 
 EXECUTIONS: Final = Table(
@@ -71,6 +77,31 @@ EXECUTIONS: Final = Table(
     _text("blocked", nullable=True),
     Column("awaited", Boolean, nullable=True),
     Column("close_policy", SmallInteger, nullable=True),
+)
+
+DETAILS: Final = Table(
+    "harvest_execution_details",
+    METADATA,
+    _uuid("execution_id", primary_key=True),
+    _bytes("input"),
+    Column("codec", SmallInteger, nullable=False),
+    _bytes("memo", nullable=True),
+    Column("search_attributes", JSONB, nullable=True),
+    _bytes("details", nullable=True),
+    _bytes("result", nullable=True),
+    _bytes("failure", nullable=True),
+    _bytes("blocked", nullable=True),
+)
+
+TRIAGE: Final = Table(
+    "harvest_triage",
+    METADATA,
+    _uuid("execution_id", primary_key=True),
+    _text("owner", nullable=True),
+    _text("severity", nullable=True),
+    _text("note", nullable=True),
+    _text("actor"),
+    _instant("updated_at"),
 )
 
 AUDIT_LOG: Final = Table(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 
 from harvest.clock import DatabaseClock
-from harvest.store.pool import CLAIM, COMMIT, DELIVER, READ, SCAN, WRITE, Connections, Role
+from harvest.store.address import address
+from harvest.store.pool import CLAIM, COMMIT, DELIVER, READ, REPORT, SCAN, WRITE, Connections, Role
 from harvest.store.wakes import Hints, Waker
 
 
 class Store:
-    """One shard's database: pools opened on first use, and an estimate of its clock."""
+    """One shard's database: pools opened on first use, and an estimate of its clock.
+
+    Raises ConfigurationError for a URL that names no place.
+    """
 
     def __init__(self, shard_id: int, url: str) -> None:
         self.shard_id = shard_id
         self.url = url
+        self.address = address(url)
         self.clock = DatabaseClock()
         self.commit = self._connections(COMMIT)
         self.claim = self._connections(CLAIM)
@@ -22,15 +27,16 @@ class Store:
         self.deliver = self._connections(DELIVER)
         self.write = self._connections(WRITE)
         self.read = self._connections(READ)
+        self.report = self._connections(REPORT)
         self.waker = Waker(self)
         self.hints = Hints(self)
 
     def _connections(self, role: Role) -> Connections:
-        return Connections(self.shard_id, self.url, role)
+        return Connections(self.shard_id, self.address, role)
 
     async def close(self) -> None:
         """Close all pools."""
         await self.waker.close()
         await self.hints.close()
-        pools = (self.commit, self.claim, self.scan, self.deliver, self.write, self.read)
+        pools = (self.commit, self.claim, self.scan, self.deliver, self.write, self.read, self.report)
         await asyncio.gather(*(pool.close() for pool in pools))

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from harvest.store import progress, requests
+from harvest.store import processes, progress, requests
 from harvest.store.store import Store
 
 _BLOCK = """
@@ -108,6 +108,7 @@ _SWEEP = (
     """delete from harvest_console_sessions where expires_at < clock_timestamp() - interval '1 day'""",
     requests.SWEEP,
     progress.SWEEP,
+    processes.SWEEP,
 )
 
 

@@ -48,7 +48,7 @@ _NOTIFY = "select pg_notify($1, target) from unnest($2::text[]) as target"
 async def notify(store: Store, targets: set[str], channel: str = CHANNEL) -> None:
     """Tell other processes: `targets` are workers in hex, or `ANYBODY`. A lost hint costs one poll interval."""
     if targets:
-        await store.scan.write(_NOTIFY, channel, sorted(targets))
+        await store.scan.write(_NOTIFY, store.address.channel(channel), sorted(targets))
 
 
 def target_of(holder: UUID | None) -> str:

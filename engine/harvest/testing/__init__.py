@@ -1,5 +1,6 @@
 """What users test with: a whole engine in memory whose time is skipped, and the replay of recorded histories."""
 
+from harvest.definitions.llm_usage import LlmUsage
 from harvest.history.document import HistoryDocument, decode_document, encode_document
 from harvest.replay.verifier import Divergence, Verdict, verify
 from harvest.testing.environment import WorkflowEnvironment
@@ -12,6 +13,7 @@ __all__ = [
     "Divergence",
     "EnvironmentHandle",
     "HistoryDocument",
+    "LlmUsage",
     "Look",
     "Mock",
     "Verdict",

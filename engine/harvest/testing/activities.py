@@ -7,11 +7,13 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import msgspec
 from msgspec import Raw
 
 from harvest.definitions.activity import ActivityContext, ActivityDefinition, ActivityInfo
+from harvest.definitions.llm_usage import LlmUsage
 from harvest.definitions.registry import Registry
 from harvest.errors import PayloadError
 from harvest.history import payload
@@ -62,6 +64,7 @@ class Activities:
         self.running: set[Attempt] = set()
         self.tasks: set[asyncio.Task[bytes | Failure]] = set()
         self.calls: dict[str, list[Call]] = {}
+        self.llm_usage: list[tuple[UUID, LlmUsage]] = []
         self._world = world
         self._registry = registry
         self._mocks = mocks
@@ -293,6 +296,7 @@ class Activities:
             heartbeat=beat,
             cancelled=lambda: attempt.cancelled,
             last_details=attempt.activity.last_details,
+            report=lambda _, usage: self.llm_usage.append((execution.execution_id, usage)),
         )
 
     # How attempts end

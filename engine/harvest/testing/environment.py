@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from harvest.app import Harvest
 from harvest.client import ReusePolicy, RunOptions, StartOptions, encode_arguments
 from harvest.definitions.activity import ActivityDefinition
+from harvest.definitions.llm_usage import LlmUsage
 from harvest.definitions.registry import Registry
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import ExecutionNotFoundError, HarvestError
@@ -149,6 +150,11 @@ class WorkflowEnvironment:
     def calls(self, activity: ActivityDefinition[..., Any] | str) -> list[Call]:
         """The attempts that were made of an activity, real or mocked, in their order."""
         return list(self._world.activities.calls.get(activity if isinstance(activity, str) else activity.name, []))
+
+    def llm_usage(self, handle: EnvironmentHandle[Any] | None = None) -> list[LlmUsage]:
+        """What activities have reported of language models, in its order: of every run, or of the handle's own."""
+        reported = self._world.activities.llm_usage
+        return [usage for run, usage in reported if handle is None or run == handle.execution_id]
 
     # Runs
 

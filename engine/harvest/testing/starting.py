@@ -20,6 +20,7 @@ from harvest.history.ids import business_key, derive_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.limits import WORKFLOW_ID_BYTES, check_text
 from harvest.history.states import State
+from harvest.shards import Placement
 from harvest.testing.execution import Execution
 from harvest.testing.world import World
 
@@ -49,8 +50,12 @@ class StartOptions(Struct, frozen=True, kw_only=True):
     conflict_policy: str = "unspecified"
     memo: Any = None
     search_attributes: Mapping[str, Any] | None = None
+    shard_id: int | None = None
+    residency_key: str | None = None
 
     def __post_init__(self) -> None:
+        # There is one world and no shard in it: what no deployment could grant is refused, all else is taken as given.
+        Placement(self.shard_id, self.residency_key).check()
         if self.reuse_policy not in _MAKES_WAY or self.conflict_policy not in _CONFLICTS:
             raise InvalidRequestError(
                 f"reuse_policy is {self.reuse_policy!r} and conflict_policy {self.conflict_policy!r}; they must be of "

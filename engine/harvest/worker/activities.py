@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from harvest import clock
 from harvest.definitions.activity import ActivityContext, ActivityDefinition, ActivityInfo
+from harvest.definitions.llm_usage import LlmUsage
 from harvest.definitions.registry import Registry
 from harvest.errors import PayloadError
 from harvest.history.data import (
@@ -29,7 +30,9 @@ from harvest.history.kinds import EventKind
 from harvest.history.retrying import retry_delay
 from harvest.replay.commands import ScheduleActivity
 from harvest.replay.failures import failure_of
+from harvest.worker.costs import CostLedger
 from harvest.worker.options import Counters, WorkerOptions
+from harvest.worker.slots import Slots
 
 _log = logging.getLogger("harvest.activity")
 # A longer start_to_close is watched by the scanner alone: half a second is precise enough for it, and a timer for each
@@ -38,7 +41,10 @@ SHORT_LIMIT = 5.0
 
 
 class Attempt(msgspec.Struct):
-    """One attempt to run one activity. `strikes` attempts before it ended with their worker and do not count."""
+    """One attempt to run one activity. `strikes` attempts before it ended with their worker and do not count.
+
+    Once `is_over`, its code has ended, and what it has reported of language models is being written.
+    """
 
     shard_id: int
     execution_id: UUID
@@ -61,6 +67,9 @@ class Attempt(msgspec.Struct):
     overruled: asyncio.Event | None = None
     began: float = 0.0
     thread: Future[object] | None = None
+    is_local: bool = False
+    has_reported: bool = False
+    is_over: bool = False
 
     @property
     def key(self) -> tuple[UUID, int]:
@@ -92,10 +101,11 @@ class ActivityRunner:
         self.beats: dict[tuple[UUID, int], tuple[int, int, bytes]] = {}
         self.on_end: Callable[[Attempt, Ended], None] = lambda attempt, ended: None
         self.beat_writers: dict[int, Callable[[], Awaitable[None]]] = {}
+        self.ledgers: dict[int, CostLedger] = {}
         self._registry = registry
         self._queues = frozenset(options.queues)
-        self._free = options.activity_slots
-        self._free_threads = options.threads
+        self._slots = Slots(options.activity_slots)
+        self._thread_slots = Slots(options.threads)
         self._threads = ThreadPoolExecutor(options.threads, thread_name_prefix="harvest-activity")
         self._counters = counters
         self._accepting = True
@@ -104,47 +114,66 @@ class ActivityRunner:
     @property
     def free(self) -> int:
         """Slots that are free, threads aside."""
-        return self._free if self._accepting else 0
+        return self._slots.free if self._accepting else 0
 
-    def names(self) -> list[str]:
-        """The activities that may be claimed now: those that need a thread only while one is free."""
-        return [n for n, d in self._registry.activities.items() if d.is_async or self._free_threads > 0]
+    def takeable(self, shard_id: int, wake: Callable[[], None]) -> tuple[list[str], int]:
+        """The activities that a shard may claim now and how many; those that need a thread only while one is free.
 
-    def reserve(self, command: ScheduleActivity) -> bool:
+        Where slots or threads are wanting, `wake` is called when the shard may have some.
+        """
+        if not self._accepting:
+            return [], 0
+        most = self._slots.room(shard_id)
+        if most <= 0:
+            self._slots.wait(shard_id, wake)
+        threads = self._thread_slots.room(shard_id) > 0
+        names = [name for name, each in self._registry.activities.items() if each.is_async or threads]
+        if len(names) < len(self._registry.activities):
+            self._thread_slots.wait(shard_id, wake)
+        return names, most
+
+    def content(self, shard_id: int) -> None:
+        """A shard has claimed what it found, or cannot claim: no slot is kept for it."""
+        self._slots.content(shard_id)
+        self._thread_slots.content(shard_id)
+
+    def reserve(self, shard_id: int, command: ScheduleActivity) -> bool:
         """Take a slot for an activity that its decision starts here, or leave it to whoever claims it."""
         definition = self._registry.activities.get(command.name)
         if definition is None or not self._accepting or command.queue not in self._queues:
             return False
         if self.only_sessions and command.session is None:
             return False
-        return self._take(definition)
+        return self._take(shard_id, definition)
 
-    def give_back(self, command: ScheduleActivity) -> None:
+    def give_back(self, shard_id: int, command: ScheduleActivity) -> None:
         """The decision was refused; its slot is free again."""
-        self._leave(self._registry.activities[command.name])
+        self._leave(shard_id, self._registry.activities[command.name])
 
-    def take_claimed(self, name: str) -> bool:
+    def take_claimed(self, shard_id: int, name: str) -> bool:
         """Take a slot for a claimed activity."""
-        return self._take(self._registry.activities[name])
+        return self._take(shard_id, self._registry.activities[name])
 
-    def _take(self, definition: ActivityDefinition[..., object]) -> bool:
-        if self._free <= 0 or (not definition.is_async and self._free_threads <= 0):
+    def _take(self, shard_id: int, definition: ActivityDefinition[..., object]) -> bool:
+        if self._slots.room(shard_id) <= 0 or (not definition.is_async and self._thread_slots.room(shard_id) <= 0):
             return False
-        self._free -= 1
-        self._free_threads -= not definition.is_async
+        self._slots.take(shard_id)
+        if not definition.is_async:
+            self._thread_slots.take(shard_id)
         return True
 
-    def _leave(self, definition: ActivityDefinition[..., object]) -> None:
-        self._free += 1
-        self._free_threads += not definition.is_async
+    def _leave(self, shard_id: int, definition: ActivityDefinition[..., object]) -> None:
+        self._slots.leave(shard_id)
+        if not definition.is_async:
+            self._thread_slots.leave(shard_id)
 
     def _leave_after(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> None:
         """A thread that outlives its timeout keeps its slot until it is done."""
         if attempt.thread is None or attempt.thread.done():
-            self._leave(definition)
+            self._leave(attempt.shard_id, definition)
             return
         loop = asyncio.get_running_loop()
-        attempt.thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self._leave, definition))
+        attempt.thread.add_done_callback(lambda _: loop.call_soon_threadsafe(self._leave, attempt.shard_id, definition))
 
     def start(self, attempt: Attempt) -> None:
         """Run an attempt whose slot was taken; `on_end` hears how it ended."""
@@ -200,6 +229,9 @@ class ActivityRunner:
         definition = self._registry.activities[attempt.name]
         try:
             ended = await self._outcome(attempt, definition)
+            if attempt.has_reported:
+                attempt.is_over = True
+                await self.reports_written(attempt)
         finally:
             self._leave_after(attempt, definition)
             if self.running.get(attempt.key) is attempt:
@@ -222,6 +254,11 @@ class ActivityRunner:
             await self.beat_writers[attempt.shard_id]()
         except Exception as error:
             _log.warning("the last heartbeat of activity %r is not written yet: %s", attempt.name, error)
+
+    async def reports_written(self, attempt: Attempt) -> None:
+        """Wait until what an attempt has reported of language models is kept: its end must not be known before."""
+        if attempt.has_reported:
+            await self.ledgers[attempt.shard_id].written()
 
     async def value_of(self, attempt: Attempt, definition: ActivityDefinition[..., object]) -> bytes:
         """Call the function of an attempt, without limits or bookkeeping, for its encoded result."""
@@ -284,8 +321,20 @@ class ActivityRunner:
         def beat(details: bytes) -> None:
             self.beats[attempt.key] = (attempt.shard_id, attempt.attempt, details)
 
+        loop = asyncio.get_running_loop()
+        first = _anywhere() if attempt.is_local else 0
+
+        def report(number: int, usage: LlmUsage) -> None:
+            attempt.has_reported = True
+            ledger = self.ledgers[attempt.shard_id]
+            ledger.note(loop, attempt.execution_id, attempt.seq, attempt.attempt, first + number, usage)
+
         return ActivityContext(
-            info, heartbeat=beat, cancelled=lambda: attempt.cancelled, last_details=attempt.last_details
+            info,
+            heartbeat=beat,
+            cancelled=lambda: attempt.cancelled,
+            last_details=attempt.last_details,
+            report=report,
         )
 
     def _failed(self, attempt: Attempt, failure: Failure) -> Ended:
@@ -325,8 +374,16 @@ class ActivityRunner:
 def _stop(attempt: Attempt) -> None:
     """Cancel an attempt. A task that is cancelled before its first step never takes it: that one stops as it begins."""
     attempt.cancelled = True
-    if attempt.begun and attempt.task is not None:
+    if attempt.begun and not attempt.is_over and attempt.task is not None:
         attempt.task.cancel()
+
+
+def _anywhere() -> int:
+    """Where the reports of a local activity's attempt are numbered from.
+
+    A run that is taken up again counts its attempts anew: what they report then is none of the reports of before.
+    """
+    return int.from_bytes(clock.random_bytes(4)) >> 2
 
 
 def _called(function: Callable[..., object], *arguments: object) -> object:

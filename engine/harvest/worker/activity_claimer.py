@@ -83,6 +83,7 @@ class ActivityClaimer:
                 _log.warning("shard %s: claiming activities failed: %s", self._store.shard_id, error)
                 # What was claimed before the statement that failed has not begun.
                 self.on_doubt()
+                self._runner.content(self._store.shard_id)
                 await self._backoff.failed(self._wake)
                 continue
             if found:
@@ -92,9 +93,11 @@ class ActivityClaimer:
 
     async def tick(self) -> int:
         """One claim; returns how many activities it has started."""
-        names = self._runner.names()
-        most = min(self._runner.free, self._options.claim_batch)
-        if not names or most <= 0 or not self._lease.alive:
+        if not self._lease.alive:
+            return 0
+        names, room = self._runner.takeable(self._store.shard_id, self.wake)
+        most = min(room, self._options.claim_batch)
+        if not names or most <= 0:
             return 0
         claimed = await claims.claim_activities(
             self._store,
@@ -106,6 +109,8 @@ class ActivityClaimer:
             self._marks,
             of_sessions=self._only_sessions,
         )
+        if len(claimed) < most:
+            self._runner.content(self._store.shard_id)
         if clock.monotonic() > self._suspects_at and most > len(claimed) and not self._only_sessions:
             self._suspects_at = clock.monotonic() + trial.SUSPECTS_SECONDS
             claimed += await self._claim_suspect(names)
@@ -120,7 +125,7 @@ class ActivityClaimer:
             attempt = self._readable(one)
             if attempt is None:
                 continue
-            if self._runner.take_claimed(attempt.name):
+            if self._runner.take_claimed(attempt.shard_id, attempt.name):
                 self._counters.activities_claimed += 1
                 self.on_taken(one)
                 self._begin(attempt, one)
@@ -150,7 +155,7 @@ class ActivityClaimer:
         attempt = self._readable(claimed)
         if attempt is None:
             return
-        if not self._stopping and not self._only_sessions and self._runner.take_claimed(attempt.name):
+        if not self._stopping and not self._only_sessions and self._runner.take_claimed(attempt.shard_id, attempt.name):
             self._begin(attempt, claimed)
         else:
             self.on_doubt()

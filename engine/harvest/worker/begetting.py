@@ -38,8 +38,17 @@ class Begetter:
         self._known: dict[tuple[int, str], tuple[float, Declared]] = {}
 
     async def beget(self, connection: Connection, store: Store, steps: Iterable[Step]) -> None:
-        """Begin the children of steps that start one; where the business key is taken, the step is a rejection."""
-        starting = {s.delivery.target_execution_id: s for s in steps if s.delivery.kind == DeliveryKind.CHILD_START}
+        """Begin the children of steps that start one.
+
+        Where no shard takes the child, or the business key is taken, the step is a rejection.
+        """
+        starting: dict[UUID, Step] = {}
+        for step in steps:
+            if step.delivery.kind == DeliveryKind.CHILD_START:
+                if step.data.refused:
+                    delivering.refuse(step)
+                else:
+                    starting[step.delivery.target_execution_id] = step
         if not starting:
             return
         declared = await self._declared(connection, store, {step.data.workflow_name for step in starting.values()})

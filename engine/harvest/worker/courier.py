@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from harvest.history.deliveries import ANYWHERE, DeliveryKind
+from harvest.history.ids import ExecutionId
 from harvest.history.states import FIRST_CLOSED
 from harvest.shards import Shards
 from harvest.store import closings, deliveries
@@ -20,20 +21,13 @@ from harvest.store.store import Store
 from harvest.worker import delivering
 from harvest.worker.begetting import Begetter
 from harvest.worker.delivering import Step
+from harvest.worker.seeking import Ask
 
 # What is written at its target under a key of its own, so that it is not made twice; the others cannot be.
 _KEYED: Final = delivering.ANSWERED - {DeliveryKind.EXTERNAL_AWAIT} | {
     DeliveryKind.CHILD_CANCEL,
     DeliveryKind.CLOSE_POLICY,
 }
-
-
-class Located(Struct, frozen=True):
-    """Deliveries by the shard of their target, the targets of those that were known by name, and what must wait."""
-
-    by_shard: dict[int, list[Delivery]]
-    targets: dict[int, UUID | None]
-    put_off: list[PutOff]
 
 
 class Delivered(Struct):
@@ -56,41 +50,19 @@ class Courier:
         self._store = store
         self._begetter = Begetter()
 
-    async def locate(self, found: list[Delivery]) -> Located:
-        """Find the shards of targets that are known by name: the open run on any of them, else the newest."""
+    def locate(self, found: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+        """Deliveries to runs that are known by their id, by the shard of those."""
         by_shard: dict[int, list[Delivery]] = {}
-        targets: dict[int, UUID | None] = {}
-        put: list[PutOff] = []
-        named = [each for each in found if each.target_shard == ANYWHERE]
-        runs, missing = await self._by_name(named) if named else ({}, "")
         for each in found:
-            if each.target_shard != ANYWHERE:
-                by_shard.setdefault(each.target_shard, []).append(each)
-                continue
-            shard_id, run, state = runs.get(each.target_execution_id, (self._store.shard_id, None, FIRST_CLOSED))
-            if missing and state >= FIRST_CLOSED:
-                put.append(delivering.unreachable(each, missing))
-                continue
-            targets[each.delivery_id] = run
-            by_shard.setdefault(shard_id, []).append(each)
-        return Located(by_shard, targets, put)
+            by_shard.setdefault(self._resides(each), []).append(each)
+        return by_shard
 
-    async def _by_name(self, named: list[Delivery]) -> tuple[dict[UUID, tuple[int, UUID, int]], str]:
-        """By business key: shard, run, state. And why a shard was not read, if one was not."""
-        keys = {each.target_execution_id for each in named}
-
-        async def read(store: Store) -> list[tuple[int, UUID, UUID, int]]:
-            async with store.deliver.connection() as connection:
-                rows = await deliveries.by_keys(connection, keys)
-            return [(store.shard_id, key, row["execution_id"], row["state"]) for key, row in rows.items()]
-
-        partial = await self._shards.fan_out(read)
-        runs: dict[UUID, tuple[int, UUID, int]] = {}
-        for shard_id, key, run, state in partial.rows:
-            # Of ended runs on several shards any will do: the answer is that it has ended.
-            if key not in runs or state < FIRST_CLOSED:
-                runs[key] = (shard_id, run, state)
-        return runs, "; ".join(f"shard {each.shard_id}: {each.reason}" for each in partial.missing)
+    def _resides(self, delivery: Delivery) -> int:
+        """The shard of a target that is known by its id; one that is gone leads to the one that has its runs now."""
+        router = self._shards.router
+        if delivery.target_shard not in router.forwards:
+            return delivery.target_shard
+        return router.locate(ExecutionId(int=delivery.target_execution_id.int))
 
     async def within(self, found: list[Delivery], targets: Mapping[int, UUID | None]) -> Delivered:
         """Make deliveries whose target is on this shard: each is applied and settled by one statement."""
@@ -133,6 +105,34 @@ class Courier:
             settled = await self._write(here, self._store, [*before, *done, *ended], sources=sources, at_target=False)
             self.on_step("settled")
         return Delivered(settled, put)
+
+    async def ask(self, store: Store, asks: list[Ask]) -> Delivered:
+        """Request the cancellation of runs of a shard, each once; none of the deliveries is settled by that.
+
+        What is left there under each one's key and its run tells a later look that it has asked.
+        """
+        change = Change()
+        async with store.deliver.connection(writes=True) as there:
+            looked = await deliveries.runs(there, {each.run for each in asks})
+            for each in asks:
+                step = delivering.step_of(each.delivery)
+                delivering.meet(step, looked.get(each.run))
+                if step.event is not None and step.run is not None:
+                    key = f"{each.delivery.key}/{step.run}"
+                    change.delivery(each.delivery, -len(change) - 1, key=key, run=step.run)
+                    change.event(each.delivery, step.run, step.event[0], 0, step.event[1], once=True)
+            if len(change):
+                _wake(store, await change.make(there, settles=False))
+        self.on_step("asked")
+        return Delivered(put_off=[PutOff(each.delivery.delivery_id, delivering.LOOK_AGAIN) for each in asks])
+
+    async def answer(self, steps: list[Step]) -> Delivered:
+        """Settle deliveries of which no more is to be made: write the answers of the steps."""
+        async with self._store.deliver.connection(writes=True) as here:
+            sources = await deliveries.runs(here, _asking(steps))
+            settled = await self._write(here, self._store, steps, sources=sources, at_target=False)
+        self.on_step("settled")
+        return Delivered(settled)
 
     async def put_off(self, put: list[PutOff]) -> None:
         """Try those later."""
@@ -238,7 +238,11 @@ def _targets(steps: Iterable[Step], targets: Mapping[int, UUID | None]) -> set[U
 
 def _asking(steps: Iterable[Step]) -> set[UUID]:
     """The runs that get an answer, if they are open."""
-    return {step.delivery.source_execution_id for step in steps if step.delivery.kind in delivering.ANSWERED}
+    return {
+        step.delivery.source_execution_id
+        for step in steps
+        if step.delivery.kind in delivering.ANSWERED or step.answer is not None
+    }
 
 
 async def _known(connection: Connection, steps: list[Step]) -> tuple[list[Step], list[Step]]:

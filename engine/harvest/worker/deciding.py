@@ -29,6 +29,7 @@ from harvest.replay.context import WorkflowContext
 from harvest.replay.decision import Outcome, failed, history_cap, outcome_of
 from harvest.replay.locating import locate
 from harvest.replay.matching import BEGUN_BY, Asked
+from harvest.replay.placing import Placer
 from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
 from harvest.replay.run import Run
 from harvest.replay.sessions import CloseSession, OpenSession
@@ -86,7 +87,9 @@ class Decider:
         counters: Counters,
         worker_name: str,
         worker: UUID = NOBODY,
+        placer: Placer | None = None,
     ) -> None:
+        self._placer = placer
         self._worker = worker.hex
         self._registry = registry
         self._slots = slots
@@ -177,6 +180,7 @@ class Decider:
             definition,
             Identity(ExecutionId(int=work.execution_id.int), work.workflow_name, work.workflow_id, work.queue),
             WorkflowContext,
+            self._placer,
         )
         run.decided_through = work.decided_through_hint
         return run

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 
 from harvest import clock
 from harvest.errors import ShardUnavailableError
+from harvest.history.deliveries import ANYWHERE
 from harvest.shards import Shards
 from harvest.store import deliveries
 from harvest.store.deliveries import BATCH_BYTES, Delivery
@@ -19,7 +21,10 @@ from harvest.store.pool import is_passing
 from harvest.store.store import Store
 from harvest.worker import delivering
 from harvest.worker.courier import Courier, Delivered
+from harvest.worker.delivering import Step
+from harvest.worker.metrics import Measures
 from harvest.worker.options import Counters
+from harvest.worker.seeking import Ask, Seeker
 
 _log = logging.getLogger("harvest.worker")
 BATCH: Final = 200
@@ -29,13 +34,15 @@ GRACE_SECONDS: Final = 0.3
 # What is due for longer is looked for less often: the index begins with what was taken from it until it is vacuumed.
 RECENT_SECONDS, FULL_LOOK_SECONDS, ANY_AGE = 30.0, 10.0, 1e9
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5
+Make = Callable[[list[Delivery]], Awaitable[Delivered]]
 
 
 class Deliverer:
     """Makes deliveries until cancelled. Another shard that does not answer holds up what is meant for it alone."""
 
-    def __init__(self, shards: Shards, store: Store, counters: Counters) -> None:
+    def __init__(self, shards: Shards, store: Store, counters: Counters, measures: Measures | None = None) -> None:
         self.courier = Courier(shards, store)
+        self.seeker = Seeker(shards, store, measures or Measures(store.shard_id))
         self.courier.on_told = self.kick
         self._shards = shards
         self._store = store
@@ -118,43 +125,102 @@ class Deliverer:
                 self._sweep_at = now + SWEEP_SECONDS
                 await deliveries.sweep(connection)
         self._look_at, self._grace = now + clock.jittered(POLL_SECONDS), GRACE_SECONDS
+        if full and not self.seeker.is_inline:
+            await self.seeker.look_at_age()
         if full:
             self._full_look_at = now + FULL_LOOK_SECONDS
         self._sources.update(dict.fromkeys(found))
         return len(found) >= BATCH
 
     async def _deliver(self, rows: list[Delivery]) -> bool:
-        """Make them; tells whether any was. Those to another shard are made beside this."""
-        located = await self.courier.locate(rows)
-        await self.courier.put_off(located.put_off)
-        here = located.by_shard.pop(self._store.shard_id, [])
-        for shard_id, group in located.by_shard.items():
-            if shard_id in self._beyond:
-                self._later.setdefault(shard_id, set()).update(each.source_execution_id for each in group)
-            else:
-                reaching = self._reach(shard_id, group, located.targets)
-                self._beyond[shard_id] = asyncio.get_running_loop().create_task(reaching)
-        return bool(here) and await self._make(self._store.shard_id, here, located.targets)
+        """Make them; tells whether any was. Those to another shard, and those that any shard may have, are made beside.
 
-    async def _reach(self, shard_id: int, group: list[Delivery], targets: Mapping[int, UUID | None]) -> None:
+        Where there is but one shard, a name is a matter of it alone.
+        """
+        named = [row for row in rows if row.target_shard == ANYWHERE]
+        by_shard = self.courier.locate(row for row in rows if row.target_shard != ANYWHERE)
+        here, targets = by_shard.pop(self._store.shard_id, []), {}
+        if named and self.seeker.is_inline:
+            sought = await self.seeker.seek(named)
+            here, targets = here + sought.by_shard.get(self._store.shard_id, []), sought.targets
+        elif named:
+            self._beside(ANYWHERE, named, partial(self._seek, named))
+        for shard_id, group in by_shard.items():
+            self._reach(shard_id, group, partial(self._made, shard_id, {}))
+        made = partial(self._made, self._store.shard_id, targets)
+        return bool(here) and await self._make(self._store.shard_id, here, made)
+
+    def _reach(self, shard_id: int, group: list[Delivery], make: Make) -> None:
+        """Begin what is made beside the rest, once for each shard at a time; what comes meanwhile comes after it."""
+        self._beside(shard_id, group, partial(self._make, shard_id, group, make))
+
+    def _beside(self, place: int, group: list[Delivery], making: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        if place in self._beyond:
+            self._later.setdefault(place, set()).update(each.source_execution_id for each in group)
+        else:
+            self._beyond[place] = asyncio.get_running_loop().create_task(self._until_made(place, group, making()))
+
+    async def _until_made(self, place: int, group: list[Delivery], making: Coroutine[Any, Any, bool]) -> None:
         settled = False
         try:
-            settled = await self._make(shard_id, group, targets)
+            settled = await making
         except (ShardUnavailableError, asyncpg.PostgresError) as error:
-            _log.warning("shard %s: deliveries to shard %s: %s", self._store.shard_id, shard_id, error)
+            _log.warning("shard %s: deliveries to %s: %s", self._store.shard_id, _named(place), error)
         except Exception:
-            _log.exception("shard %s: deliveries to shard %s", self._store.shard_id, shard_id)
+            _log.exception("shard %s: deliveries to %s", self._store.shard_id, _named(place))
         finally:
-            del self._beyond[shard_id]
-            waiting = self._later.pop(shard_id, set())
+            del self._beyond[place]
+            waiting = self._later.pop(place, set())
         if settled:
             waiting.update(each.source_execution_id for each in group)
         if waiting:
             self.kick(*waiting)
 
-    async def _make(self, shard_id: int, group: list[Delivery], targets: Mapping[int, UUID | None]) -> bool:
-        """Make a group; what was locked is tried again in a moment. Tells whether anything was settled."""
-        delivered = await self._attempt(shard_id, group, targets)
+    async def _seek(self, named: list[Delivery]) -> bool:
+        """Look at all shards for runs that are known by name, and make what can be made with what was found.
+
+        Tells whether any of them is out of the way now.
+        """
+        sought = await self.seeker.seek(named)
+        await self.courier.put_off(sought.put_off)
+        goes_on = bool(sought.put_off or sought.asks or sought.answers)
+        for shard_id, group in sought.by_shard.items():
+            made = partial(self._made, shard_id, sought.targets)
+            goes_on = await self._make_or_reach(shard_id, group, made) or goes_on
+        for shard_id, asks in sought.asks.items():
+            asked = {each.delivery.delivery_id: each for each in asks}
+            await self._make_or_reach(shard_id, [each.delivery for each in asks], partial(self._ask, shard_id, asked))
+        if sought.answers:
+            answers = {step.delivery.delivery_id: step for step in sought.answers}
+            group = [step.delivery for step in sought.answers]
+            await self._make(self._store.shard_id, group, partial(self._answer, answers))
+        for source in {each.source_execution_id for each in sought.left}:
+            self._again(source, HINT_SECONDS)
+        return goes_on
+
+    async def _make_or_reach(self, shard_id: int, group: list[Delivery], make: Make) -> bool:
+        if shard_id == self._store.shard_id:
+            return await self._make(shard_id, group, make)
+        self._reach(shard_id, group, make)
+        return False
+
+    async def _ask(self, shard_id: int, asks: Mapping[int, Ask], group: list[Delivery]) -> Delivered:
+        return await self.courier.ask(self._shards.store(shard_id), [asks[each.delivery_id] for each in group])
+
+    async def _answer(self, answers: Mapping[int, Step], group: list[Delivery]) -> Delivered:
+        return await self.courier.answer([answers[each.delivery_id] for each in group])
+
+    async def _make(self, shard_id: int, group: list[Delivery], make: Make) -> bool:
+        """Make a group on that shard; tells whether anything was settled."""
+        return await self._after(group, await self._tried(shard_id, group, make))
+
+    async def _made(self, shard_id: int, targets: Mapping[int, UUID | None], group: list[Delivery]) -> Delivered:
+        if shard_id == self._store.shard_id:
+            return await self.courier.within(group, targets)
+        return await self.courier.beyond(self._shards.store(shard_id), group, targets)
+
+    async def _after(self, group: list[Delivery], delivered: Delivered) -> bool:
+        """What was locked is tried again in a moment, and what was put off in its time."""
         await self.courier.put_off(delivered.put_off)
         self._counters.delivered += len(delivered.settled)
         delays = {each.delivery_id: each.delay for each in delivered.put_off}
@@ -171,12 +237,10 @@ class Deliverer:
             self._again(source, clock.jittered(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries, 10))))
         return bool(delivered.settled)
 
-    async def _attempt(self, shard_id: int, group: list[Delivery], targets: Mapping[int, UUID | None]) -> Delivered:
+    async def _tried(self, shard_id: int, group: list[Delivery], make: Make) -> Delivered:
         """A group that fails as a whole is made one by one; what fails alone is put off with the error."""
         try:
-            if shard_id == self._store.shard_id:
-                return await self.courier.within(group, targets)
-            return await self.courier.beyond(self._shards.store(shard_id), group, targets)
+            return await make(group)
         except ShardUnavailableError as error:
             if error.fields.get("shard_id") == self._store.shard_id:
                 raise
@@ -197,7 +261,7 @@ class Deliverer:
         for each in group:
             if each.pair in failed:
                 continue
-            alone = await self._attempt(shard_id, [each], targets)
+            alone = await self._tried(shard_id, [each], make)
             delivered.settled |= alone.settled
             delivered.put_off += alone.put_off
             if not alone.settled and not each.is_await:
@@ -206,6 +270,10 @@ class Deliverer:
 
     def _again(self, source: UUID, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self.kick, source)
+
+
+def _named(place: int) -> str:
+    return "runs that are known by name" if place == ANYWHERE else f"shard {place}"
 
 
 def _all_put_off(group: list[Delivery], error: str) -> Delivered:

@@ -25,13 +25,16 @@ from harvest.history.endings import failure_of_end
 from harvest.history.events import encode_data
 from harvest.history.kinds import EventKind
 from harvest.history.states import FIRST_CLOSED, State
+from harvest.shards.keys import KeyedRun
 from harvest.store.changes import ChildEnd
 from harvest.store.deliveries import Delivery, PutOff, Run
 from harvest.store.pool import Record
 
+PLACEMENT_REFUSED: Final = "PlacementRefused"
 PARENT_ENDED: Final = "its parent has ended"
 FIRST_LOOK, LONGEST_LOOK = 0.2, 5.0
 BACK_OFF, MOST_BACK_OFFS = 5.0, 6
+LOOK_AGAIN: Final = 0.5  # until a cancel by name looks whether there is another run to ask
 DATA_OF: Final[dict[int, type[Struct]]] = {
     DeliveryKind.CHILD_START: deliveries.ChildStart,
     DeliveryKind.CHILD_CLOSED: deliveries.ChildClosed,
@@ -101,13 +104,30 @@ def _reaches(step: Step, found: Run | None, failed: EventKind) -> bool:
         step.run = found.current_id
         return True
     if found is None:
+        _fail(step, failed, None)
+    else:
+        _fail(step, failed, (found.current_id, found.current_state))
+    return False
+
+
+def _fail(step: Step, failed: EventKind, ended: tuple[UUID, int] | None) -> None:
+    """The answer that nothing was reached: there is no such run, or that one has ended."""
+    if ended is None:
         refusal = ExternalFailed("target_unknown", "there is no such run")
     else:
-        refusal = ExternalFailed(
-            "target_terminal", f"execution {found.current_id} is {State(found.current_state).name}"
-        )
+        refusal = ExternalFailed("target_terminal", f"execution {ended[0]} is {State(ended[1]).name}")
     step.answer = (int(failed), encode_data(refusal))
-    return False
+
+
+def report_cancel(step: Step, asked: UUID | None, newest: KeyedRun | None) -> None:
+    """No run of the name is left that could be asked to end: the answer is which one was, or why none could be."""
+    if asked is None and newest is not None and newest.is_open:
+        asked = newest.execution_id
+    if asked is not None:
+        step.answer = (int(EventKind.EXTERNAL_CANCEL_DELIVERED), encode_data(ExternalDelivered(str(asked))))
+    else:
+        ended = None if newest is None else (newest.execution_id, newest.state)
+        _fail(step, EventKind.EXTERNAL_CANCEL_FAILED, ended)
 
 
 def _child_cancel(step: Step, found: Run | None) -> None:
@@ -186,8 +206,21 @@ def reject(step: Step, holder: UUID) -> None:
         type="WorkflowAlreadyStarted",
         message=f"workflow {data.workflow_name!r} with id {data.workflow_id!r} runs already, as execution {holder}",
     )
+    _reject(step, failure)
+
+
+def refuse(step: Step) -> None:
+    """No shard takes the child: it never begins. Its parent's history says so, also where nobody waits for it."""
+    data: deliveries.ChildStart = step.data
+    payload = _reject(step, Failure(type=PLACEMENT_REFUSED, message=data.refused))
+    if not data.awaited:
+        step.answer = (int(EventKind.CHILD_WORKFLOW_FAILED), payload)
+
+
+def _reject(step: Step, failure: Failure) -> bytes:
     payload = encode_data(ChildWorkflowFailed(failure=failure, state="REJECTED"))
     step.rejected = ChildEnd(step.delivery.target_execution_id, int(EventKind.CHILD_WORKFLOW_FAILED), payload)
+    return payload
 
 
 def made_before(step: Step, run: UUID | None) -> None:

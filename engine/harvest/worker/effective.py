@@ -45,11 +45,14 @@ def resolve(environment: Mapping[str, str], **arguments: Any) -> WorkerOptions:
     return WorkerOptions(**values, origins=origins)
 
 
-def effective(options: WorkerOptions) -> list[Option]:
-    """Every option as it works, in the order of `WorkerOptions`, durations in milliseconds under `…_ms`."""
+def effective(options: WorkerOptions, assigned: tuple[int, ...] = ()) -> list[Option]:
+    """Every option as it works, in the order of `WorkerOptions`, durations in milliseconds under `…_ms`.
+
+    `assigned` are the shards that the worker found to be its own where it was given none.
+    """
     found = []
     for name in NAMES:
-        value = _working(options, name)
+        value = _working(options, name, assigned)
         is_duration = _TYPES[name] is float
         given = getattr(options, name)
         origin = options.origins.get(name) or (DEFAULT if given == getattr(_DEFAULTS, name) else ARGUMENT)
@@ -59,12 +62,14 @@ def effective(options: WorkerOptions) -> list[Option]:
     return found
 
 
-def _working(options: WorkerOptions, name: str) -> Any:
+def _working(options: WorkerOptions, name: str, assigned: tuple[int, ...]) -> Any:
     """The value that an option works with, where it hangs on another one."""
     if name == "name":
         return options.display_name
     if name == "resident_workflows":
         return options.resident_workflows and options.lease_ttl > 0
+    if name == "shard_assignments":
+        return assigned or options.shard_assignments
     return getattr(options, name)
 
 
@@ -73,8 +78,13 @@ def _option_of(variable: str) -> str:
 
 
 def _parsed(name: str, text: str) -> Any:
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
     if _TYPES[name] == tuple[str, ...]:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        return parts
+    if _TYPES[name] == tuple[int, ...]:
+        if not all(part.isdecimal() for part in parts):
+            raise ConfigurationError(f"{PREFIX}{name.upper()} is {text[:80]!r}; it must be numbers like 0,1")
+        return tuple(int(part) for part in parts)
     try:
         return msgspec.convert(text, _TYPES[name], strict=False)
     except msgspec.ValidationError:

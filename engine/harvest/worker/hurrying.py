@@ -43,9 +43,12 @@ class Hurry(Patience):
         self.due = clock.monotonic() + HURRY_SECONDS
         if not self._armed.is_set():
             with self._lock:
-                self._armed.set()
                 if self._thread is None:
+                    # Nobody is struck while a thread begins, which takes as long as the machine is busy.
+                    self.due = None
                     self._begin_thread()
+                    self.due = clock.monotonic() + HURRY_SECONDS
+                self._armed.set()
 
     def _begin_thread(self) -> None:
         step = guard.pause()

@@ -83,7 +83,16 @@ class LocalRunner:
             heartbeat=None,
             retry=command.retry,
             eager=True,
+            is_local=True,
         )
+        ended = await self._outcome(work, command, attempt)
+        await self._runner.reports_written(attempt)
+        return ended
+
+    async def _outcome(
+        self, work: Work, command: RunLocal, attempt: Attempt
+    ) -> tuple[tuple[int, bytes], Failure | None]:
+        number = attempt.attempt
         try:
             async with asyncio.timeout(command.start_to_close):
                 output = await self._runner.value_of(attempt, command.definition)

@@ -16,7 +16,7 @@ import msgspec
 
 from harvest import clock
 from harvest.errors import ConfigurationError, ShardUnavailableError
-from harvest.shards import Shards
+from harvest.shards import ShardRouter, Shards, configured, warn_at_boot
 from harvest.store.pool import LOST
 from harvest.worker.effective import DEFAULT, resolve
 from harvest.worker.options import WorkerOptions
@@ -68,7 +68,9 @@ async def run_worker(
     options = options or resolve(os.environ, name=name)
     if not options.build:
         options = named_build(options, build_of(app_path))
-    return await keep_working(registry, urls, options=options, stop=stop)
+    router = configured(os.environ, urls)
+    warn_at_boot(router, urls)
+    return await keep_working(registry, urls, options=options, stop=stop, router=router)
 
 
 def named_build(options: WorkerOptions, build: str) -> WorkerOptions:
@@ -83,15 +85,16 @@ async def keep_working(
     options: WorkerOptions,
     stop: asyncio.Event,
     on_start: Callable[[], None] | None = None,
+    router: ShardRouter | None = None,
 ) -> Ending:
     """Work until `stop` is set. A lost lease ends the incarnation and begins another; an absent database is awaited.
 
-    `on_start` is called whenever an incarnation has begun to work. Returns `drained` when people wanted the worker to
-    end: it is not to be started again; else `stopped`.
+    Without a `router` every shard takes new runs. `on_start` is called whenever an incarnation has begun to work.
+    Returns `drained` when people wanted the worker to end: it is not to be started again; else `stopped`.
     """
     delay = 0.2
     while not stop.is_set():
-        shards = await Shards.open(urls)
+        shards = await Shards.open(urls, router)
         worker = Worker(registry, shards, options)
         try:
             await worker.start()

@@ -14,6 +14,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from harvest import clock
+from harvest.history.built_in import CANARY
 from harvest.history.states import State
 from harvest.store.measures import CATALOGUE, PREFIX, TOLD_BOUNDS, Key, Metric, Totals, with_derived
 
@@ -35,8 +36,10 @@ class Measures:
                 self.count((metric.name, *(self._shard for _ in metric.labels)), 0)
 
     def flush(self) -> Totals:
-        """Take what is fresh; from now on it is in `whole` too."""
+        """Take what is fresh, without the engine's own runs; from now on it is in `whole` too."""
         fresh, self.fresh = self.fresh, Totals()
+        _leave_out(fresh.shares, 0)
+        _leave_out(fresh.spreads, 1)
         whole = Totals()
         whole.add(self.whole)
         whole.add(fresh)
@@ -65,6 +68,7 @@ class Measures:
 
     def activity_taken(self, queue: str, waited: float) -> None:
         """An activity was taken from its queue, so many seconds after it was due."""
+        self.count(("shard.dispatched", self._shard))
         self.observe(("queue.schedule_to_start", queue, "activity"), waited)
 
     def activity_ended(self, name: str, status: str, seconds: float) -> None:
@@ -79,6 +83,12 @@ class Measures:
     def fenced(self) -> None:
         """A decision was refused because another holds the run."""
         self.count(("shard.fenced", self._shard))
+
+
+def _leave_out(figures: dict[Key, Any], place: int) -> None:
+    """Drop what was measured of canaries: it says nothing of what users run."""
+    for key in [key for key in figures if len(key) > place and key[place] == CANARY]:
+        del figures[key]
 
 
 class ProcessMetrics:

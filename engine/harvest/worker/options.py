@@ -20,9 +20,11 @@ LEAST_LEASE = 1.0
 class WorkerOptions(Struct, frozen=True, kw_only=True):
     """How much one worker process takes on, and how long it keeps what it took. Times in seconds.
 
-    `workflow_slots` bounds the runs that it holds at once; with 0 it decides nothing and owns no partition.
-    `activity_slots` bounds activities under way, `threads` those of them that are not async, `max_concurrent_sessions`
-    the worker sessions that are open here.
+    `shard_assignments` are the shards that it works on; without any, all that have a database here.
+
+    `workflow_slots` bounds the runs that it holds at once on each shard; with 0 it decides nothing and owns no
+    partition. `activity_slots` bounds activities under way over all shards, `threads` those of them that are not
+    async, `max_concurrent_sessions` the worker sessions that are open here.
 
     `lease_ttl` is for how long a wake keeps a parked run for this worker; with 0 nothing is kept for it, and it caches
     nothing. `resident_workflows` keeps parked code, else only its history is cached; `workflow_cache_size` (runs) and
@@ -34,6 +36,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
     name: str = ""
     queues: tuple[str, ...] = ("default",)
+    shard_assignments: tuple[int, ...] = ()
     build: str = ""
     workflow_slots: int = 2_000
     activity_slots: int = 400

@@ -47,6 +47,7 @@ def put_child(batch: Batch, work: Work, run: Run, command: StartChild) -> None:
         awaited=awaited,
         reports=reports,
         close_policy=options.close_policy,
+        refused=command.refused,
     )
     _deliver(batch, work, command.seq, DeliveryKind.CHILD_START, command.child_id, start)
 

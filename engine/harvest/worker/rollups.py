@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
@@ -18,7 +18,7 @@ from harvest.errors import ShardUnavailableError
 from harvest.history.kinds import EventKind
 from harvest.store import decisions, rollups
 from harvest.store.claims import ClaimedActivity
-from harvest.store.measures import Totals
+from harvest.store.measures import Key, Totals
 from harvest.store.pool import Connections
 from harvest.store.rollups import COARSE_SECONDS, LEAST_COARSE
 from harvest.store.store import Store
@@ -74,16 +74,26 @@ class Slots(Protocol):
 
 
 class ProcessFigures:
-    """What is counted for a process, whatever shard it was for. What has grown is told once, to whoever asks first."""
+    """What is counted for a process, whatever shard it was for. What has grown is told once, to whoever asks first.
+
+    `seen` are gauges that another loop of the process keeps.
+    """
 
     def __init__(
-        self, counters: Counters, memory: Memory, slots: Slots, options: WorkerOptions, held: Callable[[], int]
+        self,
+        counters: Counters,
+        memory: Memory,
+        slots: Slots,
+        options: WorkerOptions,
+        held: Callable[[], int],
+        seen: Mapping[Key, float],
     ) -> None:
         self._counters = counters
         self._options = options
         self._held = held
         self._memory = memory
         self._slots = slots
+        self._seen = seen
         self._told = msgspec.structs.replace(counters)
 
     def take(self, totals: Totals) -> None:
@@ -101,13 +111,18 @@ class ProcessFigures:
         totals.gauges[("worker.slots_in_use", "workflow")] = held
         totals.gauges[("worker.residents",)] = len(self._memory)
         totals.gauges[("worker.resident_bytes",)] = self._memory.bytes
+        totals.gauges.update(self._seen)
 
 
 class Rollups:
-    """One for each shard of a worker: a loop beside the others, with nothing to lose but figures."""
+    """One for each shard of a worker: a loop beside the others, with nothing to lose but figures.
+
+    `of_shard` tells gauges that every worker of the shard would tell alike.
+    """
 
     def __init__(self, store: Store, worker: UUID, tracer: Tracer) -> None:
         self.process: ProcessFigures | None = None
+        self.of_shard: Callable[[], Iterable[tuple[Key, float]]] = tuple
         self._store = store
         self._worker = worker
         self._tracer = tracer
@@ -223,6 +238,7 @@ class Rollups:
         fresh = self._tracer.measures.fresh
         if self.process is not None:
             self.process.take(fresh)
+        fresh.gauges.update(self.of_shard())
         for name, pool in self._pools().items():
             fresh.gauges[("db.pool.in_use", name)] = pool.in_use
             fresh.gauges[("db.pool.idle", name)] = pool.idle

@@ -19,18 +19,21 @@ from harvest.worker.activity_claimer import ActivityClaimer
 from harvest.worker.answered import Runner
 from harvest.worker.claimer import Claimer
 from harvest.worker.committer import Committer
+from harvest.worker.costs import CostLedger
 from harvest.worker.deciding import Decider, Decision
 from harvest.worker.deliverer import Deliverer
 from harvest.worker.doubts import Doubts
 from harvest.worker.locals import LocalRunner
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.ownership import Ownership
+from harvest.worker.placing import ChildPlacer
 from harvest.worker.recovery import Recovery
 from harvest.worker.requests import Requests
 from harvest.worker.rollups import Rollups
 from harvest.worker.scanner import Scanner, TimerLoop
 from harvest.worker.sessions import Places, Sessions
 from harvest.worker.settling import Settler
+from harvest.worker.slots import ShardSlots
 from harvest.worker.supervisor import Lacking
 from harvest.worker.trial import Trial
 from harvest.worker.warming import Warmer
@@ -65,7 +68,9 @@ class ShardWorker(Runner):
         self._runner = runner
         self._options = options
         self._counters = counters
-        decider = Decider(registry, runner, steps, counters, options.display_name, worker)
+        placer = ChildPlacer(shards.router)
+        slots = ShardSlots(runner, store.shard_id)
+        decider = Decider(registry, slots, steps, counters, options.display_name, worker, placer)
         self._recovery = Recovery(store, worker, self._is_lost, counters)
         self.committer = Committer(
             store,
@@ -88,8 +93,9 @@ class ShardWorker(Runner):
         self.timers = TimerLoop(store)
         self._progress = ProgressWriter(store)
         self._requests = Requests(store, worker, registry, self._find, steps, options, counters)
-        self.deliverer = Deliverer(shards, store, counters)
+        self.deliverer = Deliverer(shards, store, counters, self.committer.tracer.measures)
         self._scanner = Scanner(store, worker, self.lease, runner, options, counters)
+        self._ledger = runner.ledgers[store.shard_id] = CostLedger(store)
         self.sessions = Sessions(store, worker, self.lease, places, options)
         self._settler = Settler(store, worker, self._is_lost, self._will_retry, counters)
         self.activity_claimer = ActivityClaimer(
@@ -123,6 +129,7 @@ class ShardWorker(Runner):
         self.committer.on_successor = self.claimer.wake
         self.committer.on_progress = self._progress.add
         self._scanner.on_tick = self.rollups.scanned
+        self.rollups.of_shard = self.deliverer.seeker.ages
 
     def start(self) -> None:
         """Start every loop."""
@@ -187,6 +194,7 @@ class ShardWorker(Runner):
             self._settler.finish(2.0),
             self._recovery.finish(2.0),
             self._progress.close(),
+            self._ledger.finish(2.0),
             self.rollups.finish(),
             self.ownership.finish(),
         )

@@ -16,7 +16,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -26,7 +25,7 @@ from harvest.errors import StepTooLongError
 from harvest.replay.guard import is_standard_library
 from harvest.replay.unwinding import let_strike
 from harvest.store.fleet import Orders, renew
-from harvest.store.pool import LOST
+from harvest.store.pool import LOST, Connection, connect
 from harvest.store.store import Store
 from harvest.worker.hurrying import Hurry
 from harvest.worker.options import Counters
@@ -218,7 +217,7 @@ class WatchThread:
         await _cancelled(renewing)
 
     async def _keep(self, lease: Lease) -> None:
-        connection: asyncpg.Connection[Any] | None = None
+        connection: Connection | None = None
         try:
             while not lease.lost:
                 if not lease.begun:
@@ -226,10 +225,8 @@ class WatchThread:
                     continue
                 try:
                     if connection is None or connection.is_closed():
-                        connection = await asyncpg.connect(
-                            lease.store.url,
-                            timeout=lease.every,
-                            server_settings={"application_name": "harvest-lease", "jit": "off", "timezone": "UTC"},
+                        connection = await connect(
+                            lease.store.address, lease.every, name="harvest-lease", jit="off", timezone="UTC"
                         )
                     await self._renew(lease, connection)
                 except (*LOST, asyncpg.PostgresError) as error:
@@ -242,7 +239,7 @@ class WatchThread:
             if connection is not None:
                 connection.terminate()
 
-    async def _renew(self, lease: Lease, connection: asyncpg.Connection[Any]) -> None:
+    async def _renew(self, lease: Lease, connection: Connection) -> None:
         sent = clock.monotonic()
         async with asyncio.timeout(lease.every):
             renewal = await renew(connection, self._worker, self._tell(), lease.seconds)

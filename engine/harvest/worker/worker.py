@@ -18,16 +18,20 @@ from harvest.definitions.registry import Registry
 from harvest.errors import HarvestError, ShardUnavailableError
 from harvest.replay import guard, ordered
 from harvest.shards import Shards
+from harvest.shards.connections import warn_of_room
+from harvest.shards.presence import Presence
 from harvest.store import fleet, migrate
 from harvest.store.fleet import DefinitionRow, Orders, WorkerRow
 from harvest.store.pool import LOST
 from harvest.worker.activities import ActivityRunner, Attempt, Ended
+from harvest.worker.assigning import assigned, uncovered
 from harvest.worker.effective import effective
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.report import Ending, Now, WorkerReport, report_of, telling
 from harvest.worker.rollups import ProcessFigures
 from harvest.worker.sessions import Places
 from harvest.worker.shard import ShardWorker
+from harvest.worker.stranded import StrandedSampler
 from harvest.worker.trial import Trial
 from harvest.worker.watch import StepWatch, WatchThread
 from harvest.worker.work import Residents
@@ -54,6 +58,7 @@ class Worker:
         self.lost = asyncio.Event()
         self.drain_asked = asyncio.Event()
         self.report: WorkerReport | None = None
+        self.assigned = assigned(self.options.shard_assignments, shards.router, shards.stores)
         self._drain_deadline: float | None = None
         self._evicted: dict[int, datetime] = {}
         self._began = clock.monotonic()
@@ -91,11 +96,24 @@ class Worker:
                 trial,
             )
             for shard_id, store in shards.stores.items()
+            if shard_id in self.assigned
         }
-        figures = ProcessFigures(self.counters, self.residents, self._runner, self.options, self._held)
+        self._stranded = StrandedSampler(shards)
+        figures = ProcessFigures(
+            self.counters, self.residents, self._runner, self.options, self._held, self._stranded.gauges
+        )
         for part in self._parts.values():
             part.on_order = self._look_at_orders
             part.rollups.process = figures
+        self._presence = Presence(
+            shards,
+            self.id,
+            "worker",
+            through=lambda store: store.scan,
+            name=self.options.display_name,
+            build=self.options.build,
+            assigned=self.assigned,
+        )
         self._watch: WatchThread | None = None
         self._joined: list[ShardWorker] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -142,8 +160,17 @@ class Worker:
         absent = [part for part in parts if part not in self._joined]
         self._tasks = [loop.create_task(self._join_later(part)) for part in absent]
         self._tasks.append(loop.create_task(self._keep_publishing()))
+        self._tasks.append(loop.create_task(warn_of_room(self._shards, "worker", self.id, lambda store: store.scan)))
+        self._presence.start()
+        self._stranded.start()
         self._started = True
         _log.info("worker %s (%s) has started", self.options.display_name, self.id)
+        if left := uncovered(self.assigned, self._shards.router):
+            _log.warning(
+                "worker %s does not cover the writable shards %s: they need another worker",
+                self.options.display_name,
+                ", ".join(map(str, left)),
+            )
 
     async def stop(self) -> None:
         """Drain: claim nothing, let what runs finish for a while, hand back the rest, end the leases."""
@@ -166,7 +193,8 @@ class Worker:
         self.report = self._reported()
         if self._watch is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._watch.end_leases)
-        await asyncio.gather(*(self._leave(part) for part in self._joined))
+        await self._stranded.stop()
+        await asyncio.gather(self._presence.stop(), *(self._leave(part) for part in self._joined))
         self.let_go_residents()
         if self._watch is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._watch.stop)
@@ -318,7 +346,7 @@ class Worker:
             workflow_slots=self.options.workflow_slots,
             workflow_types=tuple(sorted(f"{name}/{version}" for name, version in self._registry.workflows)),
             activity_types=tuple(sorted(self._registry.activities)),
-            config=msgspec.json.encode(effective(self.options)),
+            config=msgspec.json.encode(effective(self.options, self.assigned)),
             sticky_ttl=self.options.lease_ttl,
         )
 

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from harvest.definitions.children import ChildOptions
+from harvest.definitions.children import ChildOptions, ChildPlacement
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.history.data import Target
-from harvest.history.ids import ExecutionId, derive_execution_id, shard_of
+from harvest.history.ids import ExecutionId, derive_execution_id
 from harvest.history.limits import check_text
 from harvest.replay.context.activities import encoded
 from harvest.replay.context.external import ExternalCalls, signal_command
 from harvest.replay.loop import WorkflowFuture
+from harvest.replay.placing import place
 from harvest.replay.relations import CancelChild, CancelExternal, StartChild
 from harvest.replay.run import Run
 
@@ -122,10 +123,11 @@ class ChildCalls(ExternalCalls):
         run = self._run
         seq = run.next_sequence()
         parent = run.identity.execution_id
-        shard_id = shard_of(parent) if options.shard_id is None else options.shard_id
+        recorded = run.recorded_child(seq)
+        child_id, refused = (recorded, "") if recorded is not None else _placed(run, seq, name, options.placement)
         command = StartChild(
             seq=seq,
-            child_id=derive_execution_id(shard_id, parent, seq, int(run.now_at.timestamp() * 1000)),
+            child_id=child_id,
             workflow_name=name,
             workflow_id=options.workflow_id or f"{parent}/{seq}",
             version=version,
@@ -133,9 +135,25 @@ class ChildCalls(ExternalCalls):
             digest=digest,
             options=options,
             signature=signature,
+            refused=refused,
         )
         run.had_children = True
         if options.detached:
             run.asked.ask(command)
             return command, None
-        return command, run.ask(run.children, command, CancelChild(seq, command))
+        future = run.ask(run.children, command, CancelChild(seq, command))
+        if recorded is not None or (options.placement.kind != "parent_shard" and not run.replaying):
+            run.asked.stand(command.key)
+        return command, future
+
+
+def _placed(run: Run, seq: int, workflow_name: str, placement: ChildPlacement) -> tuple[ExecutionId, str]:
+    """The id of a new child, with its shard in it, and why that is refused.
+
+    What is asked for on a replay and is not in history was taken back at once, or blocks the run: nobody is asked.
+    """
+    parent = run.identity.execution_id
+    wanted = ChildPlacement.ParentShard if run.replaying else placement
+    placed = place(run.placer, wanted, parent, workflow_name, seq)
+    milliseconds = int(run.now_at.timestamp() * 1000)
+    return derive_execution_id(placed.shard_id, parent, seq, milliseconds), placed.refused

@@ -1,0 +1,129 @@
+"""A server that is stalled, in a browser: the list names it, asks it alone again, and takes in what it has."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from harvest.history.states import State
+from harvest.shards import Shards
+from tests.browser.conftest import sign_in, watched
+from tests.browser.server import DevServer
+from tests.browser.test_every_page import overflow, violations
+from tests.browser.test_workers import on_shards
+from tests.operations.population import Run, add
+
+LIST = "/workflows?type=stalled_flow"
+
+
+class Stalling(NamedTuple):
+    """A page on a console whose databases can be stalled."""
+
+    page: Page
+    server: DevServer
+    folder: Path
+
+    @contextmanager
+    def without(self, *shard_ids: int) -> Iterator[None]:
+        """Stop every process of these shards' servers: they accept, and never answer."""
+        pids = [pid for shard_id in shard_ids for pid in self._processes(shard_id)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
+            self.server.until(lambda: bool(self.server.call("GET", "/workflows")["status"] == "complete"))
+
+    def _processes(self, shard_id: int) -> list[int]:
+        url = self.server.urls[shard_id]
+        for pid_file in self.folder.rglob("postmaster.pid"):
+            lines = pid_file.read_text().splitlines()
+            if quote(lines[4], safe="") in url or lines[4] in url:
+                parent = int(lines[0])
+                children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+                return [parent, *map(int, children)]
+        raise RuntimeError(f"no server of shard {shard_id} was found in {self.folder}")
+
+
+@pytest.fixture(scope="module")
+def stalling(browser: Browser) -> Iterator[Stalling]:
+    """A setup of its own with six runs, by turns on both shards."""
+    with tempfile.TemporaryDirectory(prefix="hvb-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        server = DevServer(Path(folder) / "data")
+        try:
+
+            async def write(shards: Shards) -> None:
+                for age in range(6):
+                    run = Run(workflow_name="stalled_flow", workflow_id=f"run-{age}", state=State.COMPLETED, age=age)
+                    await add(shards, age % 2, run)
+
+            on_shards(server, write)
+            context = browser.new_context(
+                base_url=server.base, storage_state=sign_in(browser, server.link, server.base), reduced_motion="reduce"
+            )
+            page = context.new_page()
+            faults = watched(page)
+            yield Stalling(page, server, Path(folder))
+            assert faults == []
+            context.close()
+        finally:
+            server.stop()
+
+
+def shows(page: Page, *numbers: int) -> None:
+    expect(page.locator("#runs tr th a")).to_have_text([f"run-{number}" for number in numbers])
+
+
+def test_all_shards_missing_is_no_empty_list(stalling: Stalling) -> None:
+    page = stalling.page
+    page.goto(LIST)
+    shows(page, 0, 1, 2, 3, 4, 5)
+    with stalling.without(0, 1):
+        page.goto(LIST)
+        expect(page.locator("#list").get_by_role("heading")).to_have_text("No shard answered")
+        expect(page.locator("main")).to_contain_text("Saved views cannot be read: shard 0 does not answer.")
+        assert violations(page) == []
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert overflow(page) <= 0
+    page.set_viewport_size({"width": 1440, "height": 900})
+
+
+def test_what_a_shard_has_comes_into_the_list_when_it_answers_again(stalling: Stalling) -> None:
+    page = stalling.page
+    # The stream would read the list again by itself.
+    page.route(re.compile("/live"), lambda route: route.abort())
+    page.route(re.compile("/_f/workflows\\?"), lambda route: route.abort())
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/_f/workflows/missing" in request.url else None)
+    with stalling.without(1):
+        page.goto(LIST)
+        expect(page.locator("#missing")).to_contain_text("Shard 1 did not answer.")
+        shows(page, 0, 2, 4)
+        assert violations(page) == []
+        page.evaluate("window.same = document.querySelector('#runs tr')")
+        page.locator("#retry").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#missing")).to_contain_text("Still no answer from shard 1")
+        expect(page.locator("#retry")).to_be_focused()
+        shows(page, 0, 2, 4)
+    page.keyboard.press("Enter")
+    expect(page.locator("#missing")).to_contain_text("3 runs came from shard 1.")
+    shows(page, 0, 1, 2, 3, 4, 5)
+    expect(page.locator("#retry")).to_be_focused()
+    assert page.evaluate("window.same === document.querySelector('#runs tr')") is True
+    assert len(asked) == 2
+    assert all("shard=1" in url and "shard=0" not in url for url in asked)
+    page.unroute_all()

@@ -1,0 +1,40 @@
+"""A read over all shards names each one that it does without, whatever keeps that from answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import asyncpg
+import pytest
+
+from harvest.operations import listing
+from harvest.operations.listing import ListFilter
+from harvest.shards import ShardRouter, Shards
+from harvest_console.embedded import EmbeddedPostgres
+from tests.operations.population import Run, add
+
+
+async def test_a_shard_that_is_not_migrated_yet_is_named_and_hides_no_other(
+    new_database: Callable[[str], str], postgres_server: EmbeddedPostgres
+) -> None:
+    empty = postgres_server.ensure_database("fan_out_empty")
+    shards = await Shards.open({0: new_database("fan_out"), 1: empty}, ShardRouter.of((0, 1, 2)))
+    try:
+        run = await add(shards, 0, Run())
+        found = (await listing.list_executions(shards, ListFilter())).executions
+        assert [row.execution_id for row in found.rows] == [run]
+        assert {shard.shard_id: shard.reason for shard in found.missing} == {
+            1: "its schema is not that of this release: run `harvest migrate run`",
+            2: "not configured",
+        }
+    finally:
+        await shards.close()
+
+
+async def test_a_statement_that_is_wrong_is_no_missing_shard(new_database: Callable[[str], str]) -> None:
+    shards = await Shards.open({0: new_database("fan_out_wrong")})
+    try:
+        with pytest.raises(asyncpg.PostgresSyntaxError):
+            await shards.fan_out(lambda store: store.read.fetch("selekt 1"))
+    finally:
+        await shards.close()
