@@ -95,6 +95,7 @@ def _running(settings: Settings) -> Callable[[Litestar], Any]:
             yield
         finally:
             asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
             await hub.close()
             await asyncio.gather(canary.stop(), presence.stop())
             await shards.close()

@@ -21,10 +21,20 @@ INDEXES = {
 }
 
 
+_STATE = "select indisvalid from pg_index where indexrelid = to_regclass('{name}')"
+
+
 def upgrade() -> None:
     with op.get_context().autocommit_block():
+        # It waits for every transaction that is open now, however long that is, and holds up nobody meanwhile.
+        op.execute("set lock_timeout = 0")
         for name, of in INDEXES.items():
-            # One that a broken attempt has left behind is not valid, and would count as there.
-            op.execute(f"drop index concurrently if exists {name}")
+            valid = op.get_bind().exec_driver_sql(_STATE.format(name=name)).scalar()
+            if valid:
+                continue
+            if valid is not None:
+                # A broken attempt has left it behind.
+                op.execute(f"drop index concurrently {name}")
             op.execute(f"create index concurrently {name} on {of}")
+        op.execute("set lock_timeout = '5s'")
     op.execute("update harvest_meta set schema_level = 5")

@@ -12,8 +12,7 @@ from harvest.history import limits
 from harvest.operations.worker_views import ConfigOption
 from harvest.operations.workers import config_of
 from harvest.shards import Partial, Shards
-from harvest.shards.connections import ServerRoom, rooms
-from harvest.store import pool
+from harvest.shards.connections import ROLES, ServerRoom, rooms
 from harvest.store import workers as rows
 from harvest.store.store import Store
 
@@ -81,8 +80,8 @@ def topology(shards: Shards) -> ShardTopology:
 
 def pools() -> list[PoolConfig]:
     """The connections of each process to each shard, by purpose."""
-    roles = (pool.COMMIT, pool.CLAIM, pool.SCAN, pool.DELIVER, pool.WRITE, pool.READ)
-    return [PoolConfig(name=role.name, size=role.size, limit_ms=round(role.limit * 1000)) for role in roles]
+    roles = {role.name: role for of_kind in ROLES.values() for role in of_kind}
+    return [PoolConfig(name=role.name, size=role.size, limit_ms=round(role.limit * 1000)) for role in roles.values()]
 
 
 async def server_rooms(shards: Shards) -> Partial[ServerRoom]:

@@ -167,6 +167,18 @@ def residency(shards: Shards, processes: Iterable[ProcessView]) -> list[Residenc
     return found
 
 
+class _Told(Struct, frozen=True):
+    """The shapes of what this release reads of it."""
+
+    readable_shards: list[int] = []
+    writable_shards: list[int] = []
+    reserved_shards: list[int] = []
+    residency_map: dict[str, int] = {}
+    shard_forwards: dict[str, int] = {}
+    pool_shards: list[int] | None = None
+    shard_assignments: list[int] | None = None
+
+
 def _merged(known: Iterable[tuple[int, ProcessTold]]) -> list[ProcessView]:
     by_id: dict[UUID, list[tuple[int, ProcessTold]]] = {}
     for shard_id, row in known:
@@ -178,7 +190,6 @@ def _view(on_shards: list[tuple[int, ProcessTold]]) -> ProcessView:
     """Ages are compared, not instants: each is by the clock of its shard alone."""
     newest = min((row for _, row in on_shards), key=lambda row: row.age)
     told = _decoded(newest.topology)
-    assignments = told.get("shard_assignments")
     return ProcessView(
         process_id=newest.process,
         kind=newest.kind,
@@ -194,16 +205,18 @@ def _view(on_shards: list[tuple[int, ProcessTold]]) -> ProcessView:
         digest=newest.digest,
         topology={name: value for name, value in told.items() if name not in _OWN},
         pool_shards=told.get("pool_shards") or [],
-        shard_assignments=assignments,
+        shard_assignments=told.get("shard_assignments"),
     )
 
 
 def _decoded(stored: bytes) -> dict[str, Any]:
     """What a process of another release wrote may be anything; one that tells nothing differs in everything."""
     try:
-        return msgspec.json.decode(stored, type=dict[str, Any])
+        told: dict[str, Any] = msgspec.json.decode(stored, type=dict[str, Any])
+        msgspec.convert(told, _Told)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return {}
+    return told
 
 
 def _most_common(counted: Counter[bytes]) -> bytes | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+from msgspec import Struct
+
 from harvest.errors import InvalidRequestError, VersionUnsupportedError
 from harvest.history import payload
 from harvest.history.data import Failure, SideEffectRecorded
@@ -29,6 +32,12 @@ CHOICES: Final = frozenset(
     }
 )
 _CHILDREN: Final = frozenset({EventKind.CHILD_WORKFLOW_STARTED, EventKind.CHILD_WORKFLOW_SPAWNED_DETACHED})
+
+
+class _Child(Struct, frozen=True):
+    """All that is needed of a child's start before its event is reached."""
+
+    child_id: str
 
 
 class Versions:
@@ -63,7 +72,7 @@ class Versions:
             elif event.kind == EventKind.UPDATE_FAILED and event.data().rejected:
                 self.rejections[event.seq] = event.data().failure
             elif event.kind in _CHILDREN:
-                self.children[event.seq] = parse_execution_id(event.data().child_id)
+                self.children[event.seq] = parse_execution_id(msgspec.json.decode(event.payload, type=_Child).child_id)
 
     def lets_stand(self, marker: Event) -> bool:
         """Whether the code has retired this marker, and nothing else of it has asked for it."""
