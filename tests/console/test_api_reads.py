@@ -76,6 +76,7 @@ async def test_a_tree_has_the_names_that_are_promised(console: Client, shards: S
             "shard_id": 0,
             "await_mode": None,
             "parent_close_policy": None,
+            "next_cursor": None,
         },
         "node_count": 3,
         "max_depth_reached": 1,

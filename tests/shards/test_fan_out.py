@@ -7,6 +7,7 @@ from collections.abc import Callable
 import asyncpg
 import pytest
 
+from harvest.errors import ShardUnavailableError
 from harvest.operations import listing
 from harvest.operations.listing import ListFilter
 from harvest.shards import ShardRouter, Shards
@@ -38,3 +39,32 @@ async def test_a_statement_that_is_wrong_is_no_missing_shard(new_database: Calla
             await shards.fan_out(lambda store: store.read.fetch("selekt 1"))
     finally:
         await shards.close()
+
+
+@pytest.mark.parametrize("how", ["gone", "closed", "stranger"])
+async def test_a_database_that_lets_nobody_in_is_named_and_hides_no_other(
+    new_database: Callable[[str], str], how: str
+) -> None:
+    there, here = new_database("fan_out_shut"), new_database("fan_out_open")
+    admin = await asyncpg.connect(here)
+    name = there.partition("?")[0].rpartition("/")[2]
+    url = there
+    if how == "gone":
+        url = there.replace(name, f"{name}_gone")
+    elif how == "closed":
+        await admin.execute(f"alter database {name} allow_connections false")
+    else:
+        url = there.replace("postgres@", "nobody_known@")
+    shards = await Shards.open({0: here, 1: url})
+    try:
+        run = await add(shards, 0, Run())
+        found = (await listing.list_executions(shards, ListFilter())).executions
+        assert [row.execution_id for row in found.rows] == [run]
+        assert [shard.shard_id for shard in found.missing] == [1]
+        with pytest.raises(ShardUnavailableError):
+            await shards.store(1).write.write("select 1")
+    finally:
+        await shards.close()
+        if how == "closed":
+            await admin.execute(f"alter database {name} allow_connections true")
+        await admin.close()

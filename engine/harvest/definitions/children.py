@@ -19,7 +19,7 @@ PlacementKind = Literal["parent_shard", "distributed", "shard", "residency_key"]
 
 
 class ChildPlacement(Struct, frozen=True):
-    """The shard that a child lives on (reference 1.6). It is found once, when the child is asked for.
+    """The shard that a child lives on. It is found once, when the child is asked for.
 
     `ChildPlacement.ParentShard`, where nothing is said: its parent's. `ChildPlacement.Distributed`: one of those that
     take new runs, as a hash decides. `ChildPlacement.Shard(1)` and `ChildPlacement.ResidencyKey("eu")`: that one,

@@ -70,6 +70,16 @@ READ = Role(
     settings={"statement_timeout": "2000", "default_transaction_read_only": "on", "enable_seqscan": "off"},
     for_people=True,
 )
+# How shards and queues do, asked all the time by pages and scrapes. What is slow here takes no list down; the server's
+# limit comes before that of this side.
+LOOK = Role(
+    "look",
+    2,
+    limit=2.0,
+    connect_limit=1.5,
+    settings={"statement_timeout": "1500", "default_transaction_read_only": "on", "enable_seqscan": "off"},
+    for_people=True,
+)
 # The one read that may take long: on one core of the server. Its windows differ by orders of magnitude, so each is
 # planned by itself.
 REPORT = Role(
@@ -224,7 +234,8 @@ class Connections:
         try:
             async with asyncio.timeout(self.role.connect_limit):
                 connection = await pool.acquire()
-        except (*LOST, *GOING_DOWN, asyncpg.TooManyConnectionsError) as error:
+        except (*LOST, asyncpg.PostgresError) as error:
+            # What the server says before there is a connection is of the way to it: no such database, another password.
             self._note_outage(error)
             raise self._unavailable() from error
         try:
