@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from harvest.errors import NoWritableShardError, PlacementError, ShardUnavailableError
+from harvest.errors import (
+    ExecutionExistsError,
+    NoWritableShardError,
+    PlacementError,
+    ShardUnavailableError,
+    UnknownExecutionError,
+)
 from harvest.history.ids import shard_of
-from harvest.operations import auditing, placing, signalling, starting, with_start
+from harvest.operations import auditing, closing, placing, resolving, signalling, starting, with_start
 from harvest.operations.actor import Actor
 from harvest.operations.preparing import StartRequest
 from harvest.operations.starting import Started
@@ -222,6 +228,135 @@ async def test_without_a_placement_the_id_decides_and_a_message_finds_the_run_by
         request = StartRequest(workflow_name="any_flow", workflow_id=f"o-{n}")
         sent = await with_start.signal_with_start(shards, actor, request, "approved", b"{}")
         assert (sent.execution_id, sent.started_fresh) == (started.execution_id, False)
+
+
+async def with_message(
+    shards: Shards, actor: Actor, what: str, workflow_id: str, **more: Any
+) -> with_start.StartedWith:
+    """A signal or an update that comes with a start of this id."""
+    key = more.pop("idempotency_key", None)
+    request = StartRequest(workflow_name="any_flow", workflow_id=workflow_id, idempotency_key=key)
+    if what == "signal":
+        return await with_start.signal_with_start(shards, actor, request, "approved", b"{}", **more)
+    return (await with_start.update_with_start(shards, actor, request, "set", b"1", wait="admitted", **more)).started
+
+
+def led_to(router: ShardRouter, shard_id: int) -> str:
+    """A workflow id that leads to this shard."""
+    return next(name for n in range(100) if router.pick("any_flow", name := f"o-{n}") == shard_id)
+
+
+@pytest.fixture
+async def cells(urls: dict[int, str]) -> AsyncIterator[Shards]:
+    """Shards 0 and 1 for everybody, and shard 2, which is reserved."""
+    router = ShardRouter(readable=(0, 1, 2), writable=(0, 1, 2), default=0, reserved=(2,))
+    opened = await Shards.open(urls, router)
+    await register(opened, 0, "any_flow", input_schema=b"{}")
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.parametrize("what", ["signal", "update"])
+async def test_a_message_with_a_start_finds_the_open_run_in_a_cell(cells: Shards, actor: Actor, what: str) -> None:
+    placed = await begin(cells, actor, workflow_id="a", placement=Placement(shard_id=2))
+    sent = await with_message(cells, actor, what, "a")
+    assert (sent.execution_id, sent.shard_id, sent.started_fresh) == (placed.execution_id, 2, False)
+    assert (await rows(cells))["executions"] == 1
+
+
+@pytest.mark.parametrize("what", ["signal", "update"])
+async def test_a_message_with_a_start_finds_the_open_run_on_a_shard_that_drains_since(
+    urls: dict[int, str], shards: Shards, actor: Actor, what: str
+) -> None:
+    workflow_id = led_to(shards.router, 1)
+    begun = await begin(shards, actor, workflow_id=workflow_id)
+    drained = await with_router(urls, writable=(0,))
+    try:
+        sent = await with_message(drained, actor, what, workflow_id)
+        assert (sent.execution_id, sent.shard_id, sent.started_fresh) == (begun.execution_id, 1, False)
+        assert (await rows(shards))["executions"] == 1
+    finally:
+        await drained.close()
+
+
+async def test_the_policies_of_a_message_with_a_start_hold_on_the_shard_of_the_open_run(
+    cells: Shards, actor: Actor
+) -> None:
+    placed = await begin(cells, actor, workflow_id="a", placement=Placement(shard_id=2))
+    with pytest.raises(ExecutionExistsError) as refused:
+        await with_message(cells, actor, "signal", "a", reuse_policy="reject_duplicate")
+    assert refused.value.fields["existing_execution_id"] == str(placed.execution_id)
+    sent = await with_message(cells, actor, "signal", "a", reuse_policy="terminate_if_running")
+    assert (sent.shard_id, sent.started_fresh) == (2, True)
+    assert await on(cells, 0) == await on(cells, 1) == set()
+
+
+async def test_where_no_run_is_open_a_message_with_a_start_begins_one_where_its_id_leads(
+    cells: Shards, actor: Actor
+) -> None:
+    placed = await begin(cells, actor, workflow_id="a", placement=Placement(shard_id=2))
+    await closing.terminate(cells, actor, placed.execution_id, reason="")
+    sent = await with_message(cells, actor, "signal", "a")
+    assert (sent.shard_id, sent.started_fresh) == (cells.router.pick("any_flow", "a"), True)
+
+
+async def test_a_run_that_ends_after_it_was_found_gets_no_successor_on_its_shard(
+    cells: Shards, actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = await begin(cells, actor, workflow_id="a", placement=Placement(shard_id=2))
+    look = resolving.shard_of_open
+
+    async def ending(*args: Any, **more: Any) -> int | None:
+        found = await look(*args, **more)
+        if found is not None:
+            await closing.terminate(cells, actor, placed.execution_id, reason="")
+        return found
+
+    monkeypatch.setattr(resolving, "shard_of_open", ending)
+    sent = await with_message(cells, actor, "signal", "a")
+    assert (sent.shard_id, sent.started_fresh) == (cells.router.pick("any_flow", "a"), True)
+
+
+async def test_a_repeated_key_of_a_message_finds_its_run_on_any_shard_after_that_has_ended(
+    cells: Shards, actor: Actor
+) -> None:
+    placed = await begin(cells, actor, workflow_id="a", placement=Placement(shard_id=2))
+    first = await with_message(cells, actor, "signal", "a", idempotency_key="k")
+    await closing.terminate(cells, actor, placed.execution_id, reason="")
+    again = await with_message(cells, actor, "signal", "a", idempotency_key="k")
+    assert (first.execution_id, again.execution_id) == (placed.execution_id, placed.execution_id)
+    assert (first.delivered, again.delivered, again.deduplicated) == (True, False, True)
+
+
+@pytest.mark.parametrize("what", ["signal", "update"])
+async def test_while_a_shard_is_missing_a_message_begins_no_run_and_reaches_an_open_one(
+    urls: dict[int, str], cells: Shards, actor: Actor, what: str
+) -> None:
+    found = led_to(cells.router, 1)
+    begun = await begin(cells, actor, workflow_id=found)
+    half = await Shards.open({**urls, 2: "postgresql://postgres@/x?host=/nonexistent"}, cells.router)
+    try:
+        before = await rows(cells)
+        with pytest.raises(UnknownExecutionError) as refused:
+            await with_message(half, actor, what, led_to(cells.router, 0), idempotency_key="k")
+        assert [each["shard_id"] for each in refused.value.fields["unavailable_shards"]] == [2]
+        assert await rows(cells) == before
+        sent = await with_message(half, actor, what, found)
+        assert (sent.execution_id, sent.started_fresh) == (begun.execution_id, False)
+    finally:
+        await half.close()
+
+
+async def test_with_one_shard_a_message_with_a_start_looks_nowhere_first(
+    urls: dict[int, str], actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = await Shards.open({0: urls[0]})
+    monkeypatch.setattr(resolving, "shard_of_open", None)
+    try:
+        await register(alone, 0, "any_flow", input_schema=b"{}")
+        assert (await with_message(alone, actor, "signal", "a")).started_fresh
+    finally:
+        await alone.close()
 
 
 async def test_with_every_shard_draining_an_unplaced_start_waits_and_writes_nothing(

@@ -315,12 +315,37 @@ def test_a_variable_that_cannot_be_is_named_with_what_is_wrong(variables: Mappin
     assert len(refused.value.message) < 250
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("WRITEABLE_SHARDS", "did you mean HARVEST_WRITABLE_SHARDS?"),
+        ("RESIDENCY_MAPS", "did you mean HARVEST_RESIDENCY_MAP?"),
+        ("SHARD_FORWARD", "did you mean HARVEST_SHARD_FORWARDS?"),
+        ("SHARD_ASSIGNMENTS", "did you mean HARVEST_WORKER_SHARD_ASSIGNMENTS?"),
+        ("FORWARDING_OF_WHAT_IS_GONE", "there are HARVEST_READABLE_SHARDS, "),
+    ],
+)
+def test_a_variable_about_shards_that_nobody_reads_is_refused_with_the_one_that_is_meant(
+    name: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        described(**{name: ""})
+    assert refused.value.message.startswith(f"there is no setting HARVEST_{name}; {remedy}")
+
+
+def test_variables_of_workers_of_services_and_of_other_things_are_left_to_them() -> None:
+    others = ("WORKER_SHARD_ASSIGNMENTS", "DATABASE_URLS", "SHARD_1_SERVICE_HOST", "SHARD_1_SERVICE_PORT_POSTGRES")
+    ports = ("SHARD_1_PORT", "SHARD_1_PORT_5432_TCP", "SHARD_1_PORT_5432_TCP_ADDR")
+    assert described(**dict.fromkeys((*others, *ports), "1")) == described()
+    assert configured({"MY_SHARDS": "1"}, (0,)) == configured({}, (0,))
+
+
 def test_what_is_worth_a_word_at_boot_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     rolling = router(writable=(), residency={"eu": 2})
     with caplog.at_level(logging.WARNING, "harvest.shards"):
         warn_at_boot(rolling, (0, 1, 5))
     assert [record.getMessage() for record in caplog.records] == [
-        "shard 2 is readable but has no database here",
+        "shard 2 is readable but has no database here; of a worker here, deliveries to it wait",
         "shard 5 has a database here but is not readable",
         "residency key 'eu' leads to shard 2, which takes no new workflows: starts are refused",
         "no shard is writable: every start is refused",

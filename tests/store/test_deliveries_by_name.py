@@ -13,15 +13,18 @@ from uuid import UUID, uuid4
 import pytest
 
 from harvest import clock
+from harvest.errors import ShardUnavailableError
 from harvest.history.deliveries import ANYWHERE, DeliveryKind, ExternalAwait, ExternalCancel
 from harvest.history.ids import business_key
 from harvest.history.kinds import EventKind
 from harvest.shards import ShardRouter, Shards
+from harvest.store.deliveries import Delivery
 from harvest.store.store import Store
+from harvest.worker.courier import Delivered
 from harvest.worker.deliverer import Deliverer
 from harvest.worker.delivering import LOOK_AGAIN
 from harvest.worker.options import Counters
-from harvest.worker.seeking import AWAY_SECONDS
+from harvest.worker.seeking import AWAY_SECONDS, Ask, Sought
 from tests.faults.kinship import mortal, one_life
 from tests.faults.proxy import proxied
 from tests.store.kin import a_delivery, a_member, by_name, deliver, rounds, rows_of, told
@@ -352,6 +355,60 @@ async def test_a_death_after_the_request_leaves_one_request_and_one_report(two: 
     assert (kind, data.execution_id) == (EventKind.EXTERNAL_CANCEL_DELIVERED, str(run))
 
 
+async def test_a_cancel_does_not_look_again_and_again_while_its_request_is_under_way(
+    two: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, run = await a_member(two.near), await a_member(two.far, workflow_id=NAME)
+    await by_key(two.near, K.EXTERNAL_CANCEL, source)
+    deliverer, looks, answer = a_deliverer_of(two), list[int](), asyncio.Event()
+    seek, ask = deliverer.seeker.seek, deliverer.courier.ask
+
+    async def counted(named: list[Delivery]) -> Sought:
+        looks.append(len(named))
+        return await seek(named)
+
+    async def held(store: Store, asks: list[Ask]) -> Delivered:
+        await answer.wait()
+        return await ask(store, asks)
+
+    async def spins() -> bool:
+        return len(looks) > 5
+
+    async def is_reported() -> bool:
+        return bool(await told(two.near, source))
+
+    monkeypatch.setattr(deliverer.seeker, "seek", counted)
+    monkeypatch.setattr(deliverer.courier, "ask", held)
+    task = asyncio.create_task(deliverer.run())
+    try:
+        deliverer.kick(source)
+        assert not await clock.until(spins, within=0.7, every=0.01), "whoever asks looks again by itself"
+        assert looks
+        answer.set()
+        assert await clock.until(is_reported, within=10, every=0.05)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert [kind for kind, *_ in await told(two.far, run)] == [CANCEL_REQUESTED]
+
+
+async def test_a_metric_that_cannot_be_read_holds_up_no_delivery(
+    two: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = await a_member(two.near), await a_member(two.near)
+    await a_delivery(two.near, K.EXTERNAL_SIGNAL, source, target, a_signal())
+    deliverer = a_deliverer_of(two)
+
+    async def broken() -> None:
+        raise OSError("no metric")
+
+    monkeypatch.setattr(deliverer.seeker, "look_at_age", broken)
+    deliverer.kick()
+    await deliverer.tick()
+    assert len(await told(two.near, target)) == 1
+    assert "the age of waiting deliveries was not read: no metric" in caplog.text
+
+
 # Order, and once
 
 
@@ -362,6 +419,31 @@ async def test_a_signal_that_was_made_is_not_made_again_on_another_shard(two: Si
     await ended(two.far, first)
     second = await a_member(two.near, workflow_id=NAME)
     await deliver(a_deliverer_of(two))
+    assert (len(await told(two.far, first)), await told(two.near, second)) == (1, [])
+    ((kind, _, data),) = await told(two.near, source)
+    assert (kind, data.execution_id) == (EventKind.EXTERNAL_SIGNAL_DELIVERED, str(first))
+
+
+async def test_a_signal_whose_answer_was_lost_waits_for_the_shard_that_may_have_it(two: Site) -> None:
+    source, first = await a_member(two.near), await a_member(two.far, workflow_id=NAME)
+    await by_key(two.near, K.EXTERNAL_SIGNAL, source)
+    losing = a_deliverer_of(two)
+
+    def lost(step: str) -> None:
+        if step == "applied":
+            raise ShardUnavailableError("the answer was lost", shard_id=1)
+
+    losing.courier.on_step = lost
+    await rounds(losing)
+    assert (len(await told(two.far, first)), await told(two.near, source)) == (1, [])
+    second = await a_member(two.near, workflow_id=NAME)
+    await overdue(two.near)
+    async with half(two, "no_answer") as part:
+        await rounds(part.deliverer)
+        assert part.counted(INDETERMINATE, "1", "no_answer") == 1
+    assert await told(two.near, second) == []
+    await overdue(two.near)
+    await two.deliver()
     assert (len(await told(two.far, first)), await told(two.near, second)) == (1, [])
     ((kind, _, data),) = await told(two.near, source)
     assert (kind, data.execution_id) == (EventKind.EXTERNAL_SIGNAL_DELIVERED, str(first))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import uuid4
 
 import msgspec
 import pytest
 from msgspec import Raw
 
+from harvest import clock
 from harvest.history.data import RetryPolicy, WorkflowStarted
 from harvest.history.deliveries import (
     ClosePolicy,
@@ -91,6 +93,29 @@ async def test_what_the_parent_does_not_say_is_as_the_childs_code_declares_it(si
     (event,) = await rows_of(site.far, f"harvest_events where execution_id = '{known}'")
     data = msgspec.json.decode(event["payload"], type=WorkflowStarted)
     assert (data.execution_timeout_seconds, data.retry) == (9.0, RetryPolicy(max_attempts=2))
+
+
+async def test_a_childs_chain_ends_by_the_clock_of_its_shards_database(two: Site) -> None:
+    shards = await Shards.open({number: store.url for number, store in two.shards.stores.items()})
+    worker = await a_worker(two.far)
+    await two.far.scan.write(
+        """insert into harvest_definitions (kind, name, version, worker, input_schema, output_schema, signals)
+           values ('workflow', 'w', 1, $1, convert_to('{"x-options":{"chain_execution_timeout":60.0}}', 'UTF8'), '{}',
+                   '{}')""",
+        worker,
+    )
+    # As a worker's that does not work on that shard: nobody has told it the time there.
+    shards.store(1).clock.observe(clock.now() + timedelta(days=1))
+    try:
+        parent, child = await a_member(two.near), mint_execution_id(1)
+        await a_delivery(two.near, K.CHILD_START, parent, child, a_start(parent))
+        await deliver(a_deliverer(shards, shards.store(0)))
+    finally:
+        await shards.close()
+    (row,) = await rows_of(
+        two.far, "harvest_executions", "extract(epoch from deadline_at - started_at)::float8 as seconds"
+    )
+    assert 55 < row["seconds"] < 65
 
 
 async def test_a_delivery_to_a_shard_that_is_gone_is_made_where_its_runs_are_now(two: Site) -> None:

@@ -32,7 +32,8 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     """A run that is asked for. Times in seconds; what is left out is taken from what the workflow's code declares.
 
     `version` 0 is the latest that is registered. A retry policy of one attempt switches off the one that is declared.
-    `placement` is for starts alone: what signals or updates a run on its way finds it by its id.
+    `placement` is for starts alone: what comes with a signal or an update goes to the open run of the id, whichever
+    shard that is on, and begins a run where the id leads.
     """
 
     workflow_name: str
@@ -113,9 +114,16 @@ def checked(request: StartRequest, router: ShardRouter) -> StartRequest:
 
 
 async def prepare(
-    shards: Shards, actor: Actor, request: StartRequest, *, carried: tuple[EventKind, Struct] | None = None
+    shards: Shards,
+    actor: Actor,
+    request: StartRequest,
+    *,
+    carried: tuple[EventKind, Struct] | None = None,
+    shard_id: int | None = None,
 ) -> Prepared:
     """Make a run of a checked request; `carried` is an event that is written with its start.
+
+    With `shard_id` it is to live there, wherever its id or its placement leads.
 
     Raises WorkflowNotRegisteredError, InputInvalidError, PayloadError, LimitError, and the errors of an unreachable
     shard.
@@ -127,7 +135,7 @@ async def prepare(
     check_input(input, definition.input_schema, what=what)
     warn_if_large(input, what)
     declared = definition.input_schema.get("x-options", {})
-    store = shards.store(request.shard(shards.router))
+    store = shards.store(request.shard(shards.router) if shard_id is None else shard_id)
     chain_timeout = request.chain_execution_timeout_secs or declared.get("chain_execution_timeout")
     new = new_execution(
         store.shard_id,

@@ -20,7 +20,7 @@ from harvest.history.states import State
 from harvest.operations.placing import placeable
 from harvest.shards import Partial, ShardRouter, Shards
 from harvest.shards.keys import KeyedRun, meant
-from harvest.store import reads
+from harvest.store import reads, starts
 from harvest.store.store import Store
 
 MOST_RUNS: Final = 10
@@ -109,6 +109,29 @@ async def resolve(shards: Shards, workflow_name: str, workflow_id: str, *, tenan
             workflow_id=workflow_id,
         )
     return best.execution_id
+
+
+async def shard_of_open(
+    shards: Shards, workflow_name: str, workflow_id: str, *, tenant: str, start_key: str | None = None
+) -> int | None:
+    """The shard of the open run of (name, id); None where all shards answered and none has one.
+
+    One that has `start_key`, an idempotency key of a start, comes before it: what the key stands for may have ended.
+    Raises UnknownExecutionError when nothing is found and a missing shard may have it.
+    """
+    key = _checked_key(workflow_name, workflow_id, tenant)
+
+    async def read(store: Store) -> list[tuple[bool, KeyedRun]]:
+        runs = [(False, _keyed(store, row)) for row in await reads.by_key(store, key)]
+        holder = None if start_key is None else await starts.holder_of_key(store, start_key)
+        return runs if holder is None else [*runs, (True, _keyed(store, holder))]
+
+    answer = await shards.fan_out(read)
+    best = meant(run for held, run in answer.rows if held) or meant(run for _, run in answer.rows if run.is_open)
+    if best is None:
+        answer.require_complete(f"an open run of {workflow_name} {workflow_id!r}")
+        return None
+    return best.shard_id
 
 
 async def inspect(

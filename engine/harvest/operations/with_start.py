@@ -1,5 +1,8 @@
 """A signal or an update to the run of a business key, which is started where there is none: one transaction.
 
+An open run may be on another shard than its id leads to: it was placed, or its shard drains since. So with several
+shards it is looked for on all of them, and the policies hold where it is.
+
 What a start brings along is in the history before its code runs for the first time.
 """
 
@@ -16,7 +19,7 @@ from harvest.history.data import SignalReceived, UpdateAdmitted
 from harvest.history.events import encode_data
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
-from harvest.operations import starting, updating
+from harvest.operations import resolving, starting, updating
 from harvest.operations.actor import Actor, audit_entry
 from harvest.operations.auditing import record
 from harvest.operations.inputs import check_input
@@ -76,6 +79,10 @@ class _Message(Struct, frozen=True):
         """`signal` or `update`, as operations and keys are named by it."""
         return "update" if self.kind is EventKind.UPDATE_ADMITTED else "signal"
 
+    def scoped(self, workflow_name: str, key: str) -> str:
+        """An idempotency key, apart from those of plain starts, which deliver nothing."""
+        return f"{workflow_name}\x1f{self.what}\x1f{key}"
+
 
 async def signal_with_start(
     shards: Shards,
@@ -88,7 +95,8 @@ async def signal_with_start(
 ) -> StartedWith:
     """Signal the open run of the request's workflow id, or start it with the signal, as reference 2.8 says.
 
-    Raises ExecutionExistsError where the policy refuses a prior run, and as starts and signals do.
+    Raises ExecutionExistsError where the policy refuses a prior run, UnknownExecutionError where no open run was found
+    and a shard did not answer, and as starts and signals do.
     """
     message = _Message(EventKind.SIGNAL_RECEIVED, signal_data(actor, name, payload), request.idempotency_key)
     return await _with_start(shards, actor, request, message, reuse_policy)
@@ -107,8 +115,8 @@ async def update_with_start(
 ) -> UpdatedWith:
     """Send an update to the open run of the request's workflow id, or start it with the update; then wait as `update`.
 
-    Raises ExecutionExistsError where the policy refuses a prior run, ExecutionPausedError for a paused one, and as
-    starts and updates do.
+    Raises ExecutionExistsError where the policy refuses a prior run, ExecutionPausedError for a paused one,
+    UnknownExecutionError where no open run was found and a shard did not answer, and as starts and updates do.
     """
     data = updating.update_data(actor, name, input, request.idempotency_key)
     message = _Message(EventKind.UPDATE_ADMITTED, data, data.update_id)
@@ -131,9 +139,7 @@ async def _with_start(
     request = checked(request, shards.router)
     operation = f"workflow.{message.what}_with_start"
     try:
-        prepared = await prepare(shards, actor, request, carried=(message.kind, message.data))
-        _check_message(prepared, message)
-        started = await _in_one(actor, prepared, message, reuse_policy, request.idempotency_key)
+        started = await _in_one(shards, actor, request, message, reuse_policy)
     except HarvestError as error:
         if not error.retryable:
             await record(shards, actor, operation, "workflow", target_of(request), "failed", error.message)
@@ -152,12 +158,16 @@ def _check_message(prepared: Prepared, message: _Message) -> None:
         check_input(bytes(payload), schema, what=f"the payload of {message.what} {message.data.name!r}")
 
 
-async def _in_one(actor: Actor, prepared: Prepared, message: _Message, reuse: str, key: str | None) -> StartedWith:
-    store = prepared.store
+async def _in_one(shards: Shards, actor: Actor, request: StartRequest, message: _Message, reuse: str) -> StartedWith:
+    key, carried = request.idempotency_key, (message.kind, message.data)
     for _ in range(RACES):
+        found = await _found_at(shards, actor, request, message)
+        prepared = await prepare(shards, actor, request, carried=carried, shard_id=found)
+        _check_message(prepared, message)
+        store = prepared.store
         try:
             async with store.write.connection(writes=True) as connection, connection.transaction():
-                started, holder = await _once(connection, actor, prepared, message, reuse, key)
+                started, holder = await _once(connection, actor, prepared, message, reuse, key, begins=found is None)
         except Taken:
             continue
         if started.delivered:
@@ -168,19 +178,39 @@ async def _in_one(actor: Actor, prepared: Prepared, message: _Message, reuse: st
     raise starting.contended(prepared.new)
 
 
+async def _found_at(shards: Shards, actor: Actor, request: StartRequest, message: _Message) -> int | None:
+    """Where what the request means is: its key, else the open run. None: nowhere, or there is but one shard."""
+    if len(shards.router.readable) == 1:
+        return None
+    name, key = request.workflow_name, request.idempotency_key
+    scoped = None if key is None else message.scoped(name, key)
+    return await resolving.shard_of_open(shards, name, request.workflow_id or "", tenant=actor.tenant, start_key=scoped)
+
+
 async def _once(
-    connection: Connection, actor: Actor, prepared: Prepared, message: _Message, reuse: str, key: str | None
+    connection: Connection,
+    actor: Actor,
+    prepared: Prepared,
+    message: _Message,
+    reuse: str,
+    key: str | None,
+    *,
+    begins: bool,
 ) -> tuple[StartedWith, UUID | None]:
-    """One try: what it led to, and the worker to wake (None: anybody). Raises Taken."""
+    """One try: what it led to, and the worker to wake (None: anybody). Raises Taken.
+
+    Without `begins` it is for the open run that was found on this shard: where that has ended, none begins here.
+    """
     store, new = prepared.store, prepared.new
-    # Apart from the keys of plain starts, which deliver nothing.
-    scoped = f"{new.workflow_name}\x1f{message.what}\x1f{key}"
+    scoped = message.scoped(new.workflow_name, key or "")
     if key is not None:
         holder = (await starts.take_start_keys(connection, [(new.execution_id, scoped)]))[scoped]
         if holder != new.execution_id:
             before = await starting.keyed_replay(store, connection, holder, key, new, names_id=True)
             return _replayed(before.execution_id, before.state, prepared), None
     prior = await starts.latest(connection, new.business_key)
+    if not begins and (prior is None or not State(prior["state"]).is_open):
+        raise Taken
     if prior is not None:
         state, found = State(prior["state"]), prior["execution_id"]
         verdict = _verdict(reuse, state)

@@ -177,7 +177,11 @@ class ShardRouter(Struct, frozen=True):
     def warnings(self, pools: Collection[int]) -> list[str]:
         """What is allowed, and is worth a word at boot: a roll-out that is under way, or one that was forgotten."""
         return [
-            *(f"shard {each} is readable but has no database here" for each in self.readable if each not in pools),
+            *(
+                f"shard {each} is readable but has no database here; of a worker here, deliveries to it wait"
+                for each in self.readable
+                if each not in pools
+            ),
             *(f"shard {each} has a database here but is not readable" for each in pools if each not in self.readable),
             *(
                 f"residency key {key!r} leads to shard {shard}, which takes no new workflows: starts are refused"

@@ -167,6 +167,10 @@ insert into harvest_dedupe (execution_id, kind, key) select execution_id, 1, key
     where harvest_dedupe.created_at < clock_timestamp() - interval '24 hours'
 returning execution_id, key"""
 _KEY_HOLDERS = "select execution_id, key from harvest_dedupe where kind = 1 and key = any($1)"
+_HOLDER_OF_KEY = """
+select e.execution_id, e.state, e.started_at
+  from harvest_dedupe d join harvest_executions e on e.execution_id = d.execution_id
+ where d.kind = 1 and d.key = $1 and d.created_at >= clock_timestamp() - interval '24 hours'"""
 _POINT_KEY = "update harvest_dedupe set execution_id = $1 where kind = 1 and key = $2"
 
 _LATEST = """
@@ -236,6 +240,12 @@ async def point_start_key(connection: Connection, execution_id: UUID, key: str) 
     await connection.execute(_POINT_KEY, execution_id, key)
 
 
+async def holder_of_key(store: Store, key: str) -> Record | None:
+    """The run that an idempotency key of a start stands for on this shard: execution_id, state, started_at."""
+    row: Record | None = await store.read.fetch_row(_HOLDER_OF_KEY, key)
+    return row
+
+
 async def latest(connection: Connection, business_key: UUID) -> Record | None:
     """The newest run of a business key: execution_id, state, workflow_name, workflow_id."""
     row: Record | None = await connection.fetchrow(_LATEST, business_key)
@@ -259,3 +269,9 @@ async def instant_in(store: Store, seconds: float) -> datetime:
     (row,) = await store.write.fetch("select clock_timestamp() as now")
     store.clock.observe(row["now"])
     return store.clock.now() + timedelta(seconds=seconds)
+
+
+async def now_on(connection: Connection) -> datetime:
+    """The time by the clock of this connection's database."""
+    now: datetime = await connection.fetchval("select clock_timestamp()")
+    return now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -52,7 +52,12 @@ class Begetter:
         if not starting:
             return
         declared = await self._declared(connection, store, {step.data.workflow_name for step in starting.values()})
-        new = [_child(store, step, declared[step.data.workflow_name]) for step in starting.values()]
+        chained = any(
+            "chain_execution_timeout" in options for each in declared.values() for options in each.options.values()
+        )
+        # Of a shard that this worker does not work on it has no estimate of the clock.
+        now = await starts.now_on(connection) if chained else None
+        new = [_child(store, step, declared[step.data.workflow_name], now) for step in starting.values()]
         begun = await starts.start_many_on(connection, new)
         for each in new:
             if each.execution_id in begun:
@@ -92,8 +97,8 @@ async def _explain(connection: Connection, starting: dict[UUID, Step], left: dic
             starting[child].undecided = True
 
 
-def _child(store: Store, step: Step, declared: Declared) -> NewExecution:
-    """What the parent did not say is as the child's code declares it."""
+def _child(store: Store, step: Step, declared: Declared, now: datetime | None) -> NewExecution:
+    """What the parent did not say is as the child's code declares it. `now` is by its shard's clock, where needed."""
     data: ChildStart = step.data
     version = data.version or declared.latest
     options = declared.options.get(version, {})
@@ -111,7 +116,7 @@ def _child(store: Store, step: Step, declared: Declared) -> NewExecution:
         priority=data.priority,
         memo=None if memo == b"null" else memo,
         execution_timeout=data.execution_timeout or options.get("execution_timeout"),
-        chain_deadline=store.clock.now() + timedelta(seconds=chain_timeout) if chain_timeout else None,
+        chain_deadline=now + timedelta(seconds=chain_timeout) if now and chain_timeout else None,
         retry=_retry(data.retry, options),
         parent_id=UUID(data.parent_id),
         root_id=UUID(data.root_id),

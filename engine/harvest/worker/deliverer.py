@@ -125,12 +125,20 @@ class Deliverer:
                 self._sweep_at = now + SWEEP_SECONDS
                 await deliveries.sweep(connection)
         self._look_at, self._grace = now + clock.jittered(POLL_SECONDS), GRACE_SECONDS
-        if full and not self.seeker.is_inline:
-            await self.seeker.look_at_age()
+        self._sources.update(dict.fromkeys(found))
         if full:
             self._full_look_at = now + FULL_LOOK_SECONDS
-        self._sources.update(dict.fromkeys(found))
+            await self._measure_age()
         return len(found) >= BATCH
+
+    async def _measure_age(self) -> None:
+        """Only a metric: what it cannot read holds up no delivery."""
+        if self.seeker.is_inline:
+            return
+        try:
+            await self.seeker.look_at_age()
+        except Exception as error:
+            _log.warning("shard %s: the age of waiting deliveries was not read: %s", self._store.shard_id, error)
 
     async def _deliver(self, rows: list[Delivery]) -> bool:
         """Make them; tells whether any was. Those to another shard, and those that any shard may have, are made beside.
@@ -183,7 +191,7 @@ class Deliverer:
         """
         sought = await self.seeker.seek(named)
         await self.courier.put_off(sought.put_off)
-        goes_on = bool(sought.put_off or sought.asks or sought.answers)
+        goes_on = bool(sought.put_off or sought.answers)
         for shard_id, group in sought.by_shard.items():
             made = partial(self._made, shard_id, sought.targets)
             goes_on = await self._make_or_reach(shard_id, group, made) or goes_on

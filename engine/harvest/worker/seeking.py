@@ -119,7 +119,9 @@ class Seeker:
             sought.answers.append(step)
             return False
         run = meant(seen.runs.get(delivery.target_execution_id, ()))
-        if seen.missing and (run is None or not run.is_open):
+        # An earlier try may have been made on a missing shard and its answer lost: only that shard knows.
+        repeats = delivery.kind == SIGNAL and delivery.attempts > 0
+        if seen.missing and (run is None or not run.is_open or repeats):
             self._wait(sought, seen, delivery)
             return delivery.is_await
         if seen.missing:
