@@ -47,6 +47,12 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
+def shards_named(missing: Sequence[Mapping[str, Any]]) -> str:
+    """The shards that an answer is without: `shard 1`, `shards 1 and 2`, `shards 1, 2 and 3`."""
+    *others, last = [str(shard["shard_id"]) for shard in missing]
+    return f"shards {', '.join(others)} and {last}" if others else f"shard {last}"
+
+
 def usage_table(groups: Sequence[Mapping[str, Any]]) -> str:
     """Groups of the answer in aligned columns with their sums; what nobody has reported of language models is left out.
 
@@ -71,5 +77,5 @@ def _shown(name: str, value: Any) -> str:
     if name == "activity_compute_seconds":
         return f"{value:,.1f}"
     if name == "llm_cost_usd_micros":
-        return f"{value / 1_000_000:,.2f}"
+        return f"{value / 1_000_000:,.4f}"
     return f"{value / 1000:,.1f}" if name == "llm_latency_ms" else f"{value:,}"

@@ -187,6 +187,6 @@ async def test_the_plugin_and_its_console_use_one_router_and_say_what_is_worth_a
             assert (refused.status_code, refused.json()["slug"]) == (400, "placement_refused")
     said = [record.getMessage() for record in caplog.records if record.funcName == warn_at_boot.__name__]
     assert said == [
-        "shard 2 is readable but has no database here",
+        "shard 2 is readable but has no database here; of a worker here, deliveries to it wait",
         "residency key 'old' leads to shard 1, which takes no new workflows: starts are refused",
     ]

@@ -23,7 +23,7 @@ from harvest.store.costs import CostRow
 from harvest_console import settings as configuration
 from harvest_console.app import create_app
 from harvest_console.cli.root import root
-from harvest_console.usage_text import HEADS, usage_csv, usage_table
+from harvest_console.usage_text import HEADS, shards_named, usage_csv, usage_table
 from tests.console.conftest import ADDRESS, API, BEARER, DEAD, TOKEN, Client, settings
 from tests.console.serving import served
 from tests.operations.population import EPOCH, Happened, Run, add, add_history
@@ -227,9 +227,9 @@ async def test_the_command_prints_a_table_with_sums(address: str, used: Shards) 
     assert said == "2026-05-01T00:00:00Z to 2026-06-01T00:00:00Z, by workflow_name"
     assert re.split(r"\s{2,}", heads) == list(HEADS.values())
     assert [re.split(r"\s{2,}", row) for row in rows] == [
-        ["any_flow", "1", *["0"] * 6, "0.0", *["0"] * 3, "0.00", "0", "0.0"],
-        ["order_flow", "2", "1", "1", "0", "0", "1", "0", "2.2", "1", "1,200", "34", "0.06", "0", "2.5"],
-        ["sum", "3", "1", "1", "0", "0", "1", "0", "2.2", "1", "1,200", "34", "0.06", "0", "2.5"],
+        ["any_flow", "1", *["0"] * 6, "0.0", *["0"] * 3, "0.0000", "0", "0.0"],
+        ["order_flow", "2", "1", "1", "0", "0", "1", "0", "2.2", "1", "1,200", "34", "0.0568", "0", "2.5"],
+        ["sum", "3", "1", "1", "0", "0", "1", "0", "2.2", "1", "1,200", "34", "0.0568", "0", "2.5"],
     ]
 
 
@@ -240,6 +240,22 @@ async def test_the_command_pipes_json_and_csv(address: str, used: Shards, consol
     as_csv = await harvest_usage(address, "--csv")
     assert as_csv.stdout_bytes == (await table_of(console))[0].content
     assert (await harvest_usage(address, "--csv", "--json")).exit_code == 2
+
+
+async def test_a_table_of_the_command_says_at_its_end_what_it_is_without(urls: dict[int, str], used: Shards) -> None:
+    async with served(settings({**urls, 1: DEAD})) as address:
+        told = await harvest_usage(address)
+    *_, sums, said = told.stdout.splitlines()
+    assert (told.exit_code, sums.split()[0]) == (0, "sum")
+    assert said == "partial, not in these numbers: shard 1"
+    assert "shard 1 is not in this answer" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"), [((1,), "shard 1"), ((1, 2), "shards 1 and 2"), ((0, 3, 4), "shards 0, 3 and 4")]
+)
+def test_missing_shards_are_named_in_words(missing: tuple[int, ...], said: str) -> None:
+    assert shards_named([{"shard_id": number, "reason": "gone"} for number in missing]) == said
 
 
 async def test_the_command_refuses_as_the_api_does(address: str) -> None:
@@ -325,6 +341,16 @@ async def test_the_page_says_what_was_wrong_with_a_question(console: Client, use
     assert "The last 24 hours by workflow type are shown instead." in words(page)
     page = await console("GET", "/usage", params={"from": "yesterday"}, headers=HTML)
     assert "is no time for" in words(page)
+
+
+async def test_the_page_takes_a_grouping_as_the_api_writes_it(console: Client, used: Shards) -> None:
+    page = await page_of(console, used, **MAY, group_by="search_attr:tenant")
+    assert "acme" in words(page)
+    assert "any_flow" not in words(page)
+    page = await console("GET", "/usage", params={**MAY, "group_by": "workflow_name"}, headers=HTML)
+    assert "any_flow" in words(page)
+    page = await console("GET", "/usage", params={**MAY, "group_by": "tenant"}, headers=HTML)
+    assert "it must be workflow_name, or search_attr:KEY" in words(page)
 
 
 async def test_a_forms_times_are_of_the_readers_zone(console: Client, used: Shards) -> None:

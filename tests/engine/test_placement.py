@@ -141,7 +141,9 @@ async def test_a_client_says_at_once_what_is_worth_a_word_of_its_shards(
     with caplog.at_level(logging.WARNING, "harvest.shards"):
         await client.connect({0: new_database("client_warnings")})
         await client.close()
-    assert [record.getMessage() for record in caplog.records] == ["shard 1 is readable but has no database here"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "shard 1 is readable but has no database here; of a worker here, deliveries to it wait"
+    ]
 
 
 async def test_the_testing_environment_takes_placements_as_given_and_refuses_what_none_grants() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from harvest.history.data import WorkflowExecutionPaused
+from harvest.history.data import ChildWorkflowStarted, WorkflowExecutionPaused
 from harvest.history.ids import mint_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
@@ -50,6 +50,32 @@ async def test_children_under_way_are_listed_and_say_how_they_hang_on_it(shards:
         (2, elsewhere, None, None, "detached"),
     ]
     assert (pending.children[0].parent_close_policy, pending.truncated) == ("terminate", False)
+
+
+async def test_a_child_elsewhere_is_told_by_the_event_that_asked_for_it(shards: Shards) -> None:
+    parent, one, other = await add(shards, 0, Run()), mint_execution_id(1), mint_execution_id(1)
+    asked = ChildWorkflowStarted(str(one), "ship_flow", "s-1", "", input=msgspec.Raw(b'"%s"' % (b"x" * 9_000)))
+    await add_history(
+        shards,
+        parent,
+        [Happened(EventKind.WORKFLOW_STARTED), Happened(EventKind.CHILD_WORKFLOW_STARTED, 1, 1, asked)],
+    )
+    await adopt(shards, parent, 1, one)
+    # Of an earlier run of the chain: the number is that run's.
+    await adopt(shards, parent, 1, other, awaited=False)
+    pending = (await reading.get(shards, parent)).pending
+    found = {c.execution_id: (c.shard_id, c.workflow_name, c.workflow_id) for c in pending.children}
+    assert found == {one: (1, "ship_flow", "s-1"), other: (1, None, None)}
+
+
+async def test_an_event_of_a_child_that_cannot_be_read_tells_nothing(shards: Shards) -> None:
+    parent, child = await add(shards, 0, Run()), mint_execution_id(1)
+    await add_history(shards, parent, [Happened(EventKind.CHILD_WORKFLOW_SPAWNED_DETACHED, 1, 1)])
+    await adopt(shards, parent, 1, child)
+    for payload in (b"{", b"[]", b"\xff", b'{"child_id": 1}'):
+        await shards.store(0).write.write("update harvest_events set payload = $1", payload)
+        (pending,) = (await reading.get(shards, parent)).pending.children
+        assert (pending.workflow_name, pending.workflow_id) == (None, None)
 
 
 async def test_a_run_that_waits_for_its_child_says_so_in_list_and_detail(shards: Shards) -> None:

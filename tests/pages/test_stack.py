@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from harvest.errors import RequestTimeoutError
+from harvest.history.data import ChildWorkflowStarted
 from harvest.history.ids import mint_execution_id
+from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.operations import reading, signalling, stacks
 from harvest.replay.inspecting import Frame, TaskStack
 from harvest_console.pages.stack import MOST_FRAMES, places_of
-from tests.operations.population import Run, add
+from tests.operations.population import Happened, Run, add, add_history
+from tests.operations.test_relations import adopt
 from tests.pages.acting import ACTOR, Site, words
 from tests.support import eventually
 
@@ -48,6 +51,17 @@ async def test_what_it_waits_for_has_its_times_its_tries_and_a_way_to_the_child(
     assert "Signals that nobody has taken other 1" in said
     (child,) = (await reading.get(site.shards, site.id(run))).pending.children
     assert f'href="/w/{child.execution_id}">child_flow' in page.text
+
+
+async def test_a_child_on_another_shard_is_told_with_its_type_its_id_and_its_shard(site: Site) -> None:
+    parent, child = await add(site.shards, 0, Run()), mint_execution_id(1)
+    asked = ChildWorkflowStarted(str(child), "ship_flow", "s-1" * 100, "")
+    await add_history(site.shards, parent, [Happened(EventKind.CHILD_WORKFLOW_STARTED, 1, 1, asked)])
+    await adopt(site.shards, parent, 1, child)
+    said = words(await site.get(f"/w/{parent}"))
+    assert "child ship_flow shard 1 s-1s-1" in said
+    assert "s-1" * 100 not in said
+    assert "awaited" in said
 
 
 async def test_where_nobody_can_say_what_is_recorded_is_shown(site: Site) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from harvest_console.cli.remote import EXIT_STATUSES
 from harvest_console.cli.workflow import Session, with_session
-from harvest_console.usage_text import usage_csv, usage_table
+from harvest_console.usage_text import shards_named, usage_csv, usage_table
 
 
 @click.command(epilog=EXIT_STATUSES)
@@ -32,6 +32,8 @@ def usage(session: Session, since: str, until: str, group_by: str | None, as_jso
     else:
         click.echo(f"{report['from']} to {report['to']}, by {report['group_by']}")
         click.echo(usage_table(report["groups"]) if report["groups"] else "nothing was used")
+        if missing := report["unavailable_shards"]:
+            click.echo(f"{report['status']}, not in these numbers: {shards_named(missing)}")
     session.warn_of_missing_shards(answer)
     if report["status"] == "unavailable":
         raise SystemExit(3)

@@ -126,12 +126,17 @@ async def usage_page(
     until: Annotated[str, QueryParameter(name="to")] = "",
     tz: str = "",
     by: str = "",
+    group_by: str = "",
     attribute: str = "",
     sort: str = "",
     page: int = 1,
 ) -> Page:
-    """The report. A window or a grouping that cannot be is left out, and that is said."""
-    by = usage.BY_ATTRIBUTE + attribute.strip() if attribute.strip() else by.strip() or usage.BY_TYPE
+    """The report. A window or a grouping that cannot be is left out, and that is said.
+
+    The grouping is the form's `attribute`, or `group_by` as the API writes it, for which `by` is short.
+    """
+    named = attribute.strip()
+    by = usage.BY_ATTRIBUTE + named if named else group_by.strip() or by.strip() or usage.BY_TYPE
     sort = sort if sort.removeprefix("-") in ("group", *FIELDS) else "group"
     ceiling, problem = settings_of(request).usage_ceiling_days, ""
     try:

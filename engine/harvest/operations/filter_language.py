@@ -208,6 +208,8 @@ class _Parser:
             )
         operator = _OPERATORS[token.text]
         place = self._next().column
+        if token.text == "=" and self._next() == Token("operator", "=", token.column + 1):
+            raise refusal("'==' is no operator", column=token.column, remedy="write one =")
         value = self._value(field)
         check_comparable(field, operator, value, token.column, place)
         return Compare(field, operator, value)

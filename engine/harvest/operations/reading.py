@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadDecodeError
 from harvest.history.data import WorkflowContinuedAsNew, WorkflowExecutionPaused
+from harvest.history.ids import ExecutionId, shard_of
 from harvest.history.payload import CODEC_JSON
 from harvest.history.states import State
 from harvest.operations.asking import ask
@@ -83,7 +84,7 @@ async def get(shards: Shards, execution_id: UUID, *, api_root: str = API_ROOT) -
     rows = await ask(
         shards,
         store.shard_id,
-        lambda store: reads.detail(store, execution_id, inline=INLINE_BYTES, head=HEAD_BYTES),
+        lambda store: reads.detail(store, execution_id, inline=INLINE_BYTES, head=HEAD_BYTES, event_head=_EVENT_HEAD),
     )
     if rows is None:
         raise _not_found(execution_id)
@@ -131,20 +132,42 @@ def _part(row: Mapping[str, Any], name: str, href: str) -> Payload | None:
 
 def _pending(rows: reads.DetailRows) -> Pending:
     most = reads.PENDING_SHOWN
+    told = dict(filter(None, map(_child_told, rows.children_told)))
     return Pending(
         activities=[_activity(row, put_off=rows.paused is not None) for row in rows.activities[:most]],
         timers=[PendingTimer(seq=row["seq"], fires_at=row["fires_at"]) for row in rows.timers[:most]],
-        children=[_child(row) for row in rows.children[:most]],
+        children=[_child(row, told) for row in rows.children[:most]],
         truncated=any(len(each) > most for each in (rows.activities, rows.timers, rows.children)),
     )
 
 
-def _child(row: Mapping[str, Any]) -> PendingChild:
+def _child_told(row: Mapping[str, Any]) -> tuple[str, tuple[str, str]] | None:
+    """The id of a child with its type and workflow id, from the event that asked for it; None if that cannot be read.
+
+    Numbers are of one run: a child that was handed on by an earlier run of the chain is no other one of this run.
+    """
+    data = event_view(row, "").data
+    try:
+        child_id, name, workflow_id = (
+            msgspec.json.decode(msgspec.json.encode(data.get(field)), type=str)
+            for field in ("child_id", "workflow_name", "workflow_id")
+        )
+    except msgspec.MsgspecError:
+        return None
+    return child_id, (name, workflow_id)
+
+
+def _child(row: Mapping[str, Any], told: Mapping[str, tuple[str, str]]) -> PendingChild:
+    child: UUID = row["child_execution_id"]
+    name, workflow_id = row["workflow_name"], row["workflow_id"]
+    if name is None:
+        name, workflow_id = told.get(str(child), (None, None))
     return PendingChild(
         seq=row["seq"],
-        execution_id=row["child_execution_id"],
-        workflow_name=row["workflow_name"],
-        workflow_id=row["workflow_id"],
+        execution_id=child,
+        shard_id=shard_of(ExecutionId(int=child.int)),
+        workflow_name=name,
+        workflow_id=workflow_id,
         await_mode="awaited" if row["awaited"] else "detached",
         parent_close_policy=str(close_policy_word(row["close_policy"])),
     )

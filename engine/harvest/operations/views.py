@@ -124,10 +124,15 @@ class PendingTimer(Struct, frozen=True, kw_only=True):
 
 
 class PendingChild(Struct, frozen=True, kw_only=True):
-    """A child that has not ended. `workflow_name` is null where it has not begun yet, or is on another shard."""
+    """A child that has not ended, and the shard of its id.
+
+    `workflow_name` and `workflow_id` are null where it is not on its parent's shard, or has not begun yet, and an
+    earlier run of the parent's chain asked for it.
+    """
 
     seq: int
     execution_id: UUID
+    shard_id: int
     workflow_name: str | None
     workflow_id: str | None
     await_mode: AwaitMode

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -19,6 +21,12 @@ _VARIABLES: Final = {
     "reserved": "HARVEST_RESERVED_SHARDS",
     "forwards": "HARVEST_SHARD_FORWARDS",
 }
+_ABOUT_SHARDS: Final = ("SHARD", "RESIDENCY", "FORWARD")
+# A worker reads its own, and refuses those that it does not know.
+_OF_WORKERS: Final = "HARVEST_WORKER_"
+_WORKER_SHARDS: Final = "HARVEST_WORKER_SHARD_ASSIGNMENTS"
+# Kubernetes gives each container such variables of every service, also of one that is called harvest-shard-1.
+_OF_SERVICES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)")
 
 
 def configured(environment: Mapping[str, str], shards: Collection[int]) -> ShardRouter:
@@ -27,8 +35,9 @@ def configured(environment: Mapping[str, str], shards: Collection[int]) -> Shard
 
     A list is numbers like `0,1`, or `none`. Without them all `shards`, those with a database, are readable; all
     readable ones are writable, and the lowest of them that is not reserved is the default. Raises ConfigurationError
-    that names the variable.
+    that names the variable, also for one about shards that nobody reads: a name that is misspelt would change nothing.
     """
+    _check_names(environment)
     readable = _numbers(environment, "HARVEST_READABLE_SHARDS", tuple(sorted(shards)))
     reserved = _numbers(environment, "HARVEST_RESERVED_SHARDS", ())
     shared = [shard for shard in readable if shard not in reserved]
@@ -52,6 +61,22 @@ def configured(environment: Mapping[str, str], shards: Collection[int]) -> Shard
         )
     except ConfigurationError as error:
         raise ConfigurationError(f"{_VARIABLES[error.fields['field']]}: {error.message}", **error.fields) from None
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    known = (*_VARIABLES.values(), _WORKER_SHARDS)
+    for name in sorted(environment):
+        if (
+            not name.startswith("HARVEST_")
+            or name in known
+            or name.startswith(_OF_WORKERS)
+            or _OF_SERVICES.fullmatch(name)
+            or not any(word in name for word in _ABOUT_SHARDS)
+        ):
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise ConfigurationError(f"there is no setting {name[:80]}; {remedy}", field=name[:80])
 
 
 def warn_at_boot(router: ShardRouter, databases: Collection[int]) -> None:

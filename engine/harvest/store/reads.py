@@ -82,6 +82,13 @@ _CHILDREN: Final = f"""
     left join harvest_executions e on e.execution_id = c.child_execution_id
     where c.parent_execution_id = $1 order by c.seq limit {PENDING_SHOWN + 1}
 """
+# What a child was asked to be, from its parent's history: its own row may be on another shard, or nowhere yet.
+_CHILDREN_TOLD: Final = f"""
+    select event_id, kind, seq, at, codec, octet_length(payload) as bytes, substring(payload for $3) as payload
+    from harvest_events
+    where execution_id = $1 and seq = any($2::integer[])
+      and kind in ({int(EventKind.CHILD_WORKFLOW_STARTED)}, {int(EventKind.CHILD_WORKFLOW_SPAWNED_DETACHED)})
+"""
 _PAUSED: Final = f"""
     select at, payload from harvest_events
     where execution_id = $1 and kind = {int(EventKind.WORKFLOW_EXECUTION_PAUSED)} order by event_id desc limit 1
@@ -89,17 +96,24 @@ _PAUSED: Final = f"""
 
 
 class DetailRows(Struct, frozen=True):
-    """One execution's row with its payloads, the rows of what is under way, and of a paused run the event of that."""
+    """One execution's row with its payloads, the rows of what is under way, and of a paused run the event of that.
+
+    `children_told` are the events that asked for those children whose own rows are not on this shard.
+    """
 
     execution: Record
     activities: list[Record] = []
     timers: list[Record] = []
     children: list[Record] = []
     paused: Record | None = None
+    children_told: list[Record] = []
 
 
-async def detail(store: Store, execution_id: UUID, *, inline: int, head: int) -> DetailRows | None:
-    """One execution with what it has under way; payloads over `inline` bytes are cut to `head`. None: not here."""
+async def detail(store: Store, execution_id: UUID, *, inline: int, head: int, event_head: int) -> DetailRows | None:
+    """One execution with what it has under way; payloads over `inline` bytes are cut to `head`. None: not here.
+
+    Of the events of its children there are the first `event_head` bytes.
+    """
     async with store.read.connection() as connection:
         row = await connection.fetchrow(_DETAIL, execution_id, inline, head)
         if row is None:
@@ -110,7 +124,9 @@ async def detail(store: Store, execution_id: UUID, *, inline: int, head: int) ->
         timers = await connection.fetch(_TIMERS, execution_id)
         children = await connection.fetch(_CHILDREN, execution_id)
         paused = await connection.fetchrow(_PAUSED, execution_id) if row["state"] == State.PAUSED else None
-        return DetailRows(row, activities, timers, children, paused)
+        elsewhere = [child["seq"] for child in children if child["workflow_name"] is None]
+        told = await connection.fetch(_CHILDREN_TOLD, execution_id, elsewhere, event_head) if elsewhere else []
+        return DetailRows(row, activities, timers, children, paused, told)
 
 
 # What the rows of a page have beside the hot row: search attributes, triage, what blocks them, and what open ones wait
