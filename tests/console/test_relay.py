@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 
 from harvest.history.deliveries import DeliveryKind
 from harvest.history.ids import mint_execution_id
 from harvest.shards import Shards
+from harvest.store import relay as rows
 from tests.console.conftest import BEARER, Client
 from tests.operations.test_relay import in_vain, two_children_elsewhere
 from tests.pages.acting import HTML, words
@@ -29,14 +31,28 @@ async def test_with_no_child_elsewhere_the_page_says_so(console: Client) -> None
 async def test_each_way_has_its_figures_and_what_fails_its_error(console: Client, shards: Shards) -> None:
     await two_children_elsewhere(shards)
     said = words(await page(console))
-    assert "Shard 0 shard 1 1 1 0 0" in said
-    assert "all get on" in said
+    assert "Shard 0 Shard 1 1 1 0 0" in said
+    assert "no failures" in said
     await in_vain(shards)
     said = words(await page(console))
     assert "1 fails" in said
-    assert "start a child shard 0" in said
+    assert "start a child Shard 0" in said
     assert "shard 1 has no database configured here" in said
     assert "1 fails" in words(await page(console, "/_f/shards/relay"))
+
+
+async def test_where_not_all_are_looked_at_the_page_and_the_answer_say_at_least(
+    console: Client, shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two_children_elsewhere(shards)
+    few = rows.IN_FLIGHT.replace(f"count(*) from oldest) >= {rows.DELIVERIES_LOOKED_AT}", "count(*) from oldest) >= 1")
+    monkeypatch.setattr(rows, "IN_FLIGHT", few)
+    said = words(await page(console))
+    assert "Shard 0 Shard 1 1+ 1+ 0+ 0+" in said
+    assert "With + there are at least so many" in said
+    answer = (await console.api("GET", "/admin/shards/relay")).json()
+    assert answer["in_flight_capped"] is True
+    assert {row["capped"] for row in answer["in_flight"]} == {True}
 
 
 async def test_a_hostile_error_is_text(console: Client, shards: Shards) -> None:
@@ -51,7 +67,7 @@ async def test_a_missing_shard_is_named_on_the_page_and_in_the_answer(half_conso
     await two_children_elsewhere(shards)
     said = words(await page(half_console))
     assert "Shard 1 did not answer. What comes from there is not known; what goes there, the others tell" in said
-    assert "Shard 0 shard 1" in said
+    assert "Shard 0 Shard 1" in said
     answer = (await half_console.api("GET", "/admin/shards/relay")).json()
     assert answer["status"] == "partial"
     assert [shard["shard_id"] for shard in answer["unavailable_shards"]] == [1]

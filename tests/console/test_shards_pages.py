@@ -6,11 +6,15 @@ import re
 from collections.abc import AsyncIterator, Callable
 from uuid import UUID
 
+import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
+from harvest.operations import workers
 from harvest.operations.canary import Canary
-from harvest.shards import ShardRouter, Shards
+from harvest.operations.worker_views import WorkerSummary
+from harvest.operations.workers import WorkerFilter
+from harvest.shards import MissingShard, Partial, ShardRouter, Shards
 from harvest.shards.presence import Presence
 from harvest_console.app import create_app
 from tests.console.conftest import ADDRESS, Client, settings
@@ -59,11 +63,11 @@ async def test_each_shard_says_its_role_readiness_and_what_waits(wide: Client, t
     await task(three, 2)
     for path in ("/shards", "/_f/shards"):
         page = (await wide("GET", path, headers=HTML)).text
-        assert "Writable default Ready 1 1" in row(page, 0)
+        assert "Writable , default Ready 1 1" in row(page, 0)
         assert "Readable Ready" in row(page, 1)
-        assert "Writable Reserved Degraded no living worker covers it 0 1" in row(page, 2)
+        assert "Writable , reserved Degraded no living worker covers it 0 1" in row(page, 2)
         assert '<span class="state failed">1</span>' in page
-        for look in ("running", "paused", "continued", "completed", "blocked"):
+        for look in ("running", "paused", "completed", "blocked"):
             assert f'class="state {look}"' in page
 
 
@@ -109,6 +113,24 @@ async def test_one_missing_shard_is_named_and_the_others_are_listed(half_console
     assert "Unavailable" in one
     assert "Nothing can be told of it now" in one
     assert "is at step" in await text(half_console, "/shards/add?candidate=1")
+
+
+async def test_workers_that_could_not_be_asked_for_are_not_told_as_none(
+    wide: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = workers.list_workers
+
+    async def without(shards: Shards, wanted: WorkerFilter) -> Partial[WorkerSummary]:
+        found = await listed(shards, wanted)
+        gone = (MissingShard(0, "no answer in time"),)
+        return msgspec.structs.replace(found, rows=[], read=(1, 2), missing=gone)
+
+    monkeypatch.setattr(workers, "list_workers", without)
+    for path in ("/shards/0", "/_f/shards/0"):
+        page = await text(wide, path)
+        assert "Shard 0 did not answer. Its workers are listed as far as the shards know that answered" in page
+        assert "No worker is here" not in page
+        assert "Which workers are here is not known" in page
 
 
 def words_of(html: str) -> str:

@@ -161,20 +161,50 @@ async def test_a_success_of_long_ago_is_stale(new_database: Callable[[str], str]
         assert (await of(shards)).stale is True
 
 
-async def test_every_queue_with_a_worker_is_probed_and_default_always(new_database: Callable[[str], str]) -> None:
+async def test_every_queue_with_a_worker_is_probed_and_default_only_where_there_is_none(
+    new_database: Callable[[str], str],
+) -> None:
     options = WorkerOptions(queues=("mail", "print"), poll_interval=0.2, scan_interval=0.1, drain_timeout=0.5)
     async with at_work(app, new_database("canary_queues"), options) as (_, shards):
         prober = Canary(shards)
         await prober.tick()
         probed = {each.queue: each for each in (await canary.probes(shards)).rows}
-        assert set(probed) == {"default", "mail", "print"}
+        assert set(probed) == {"mail", "print"}
 
         async def both_done() -> bool:
             await prober.tick()
             return all([(await of(shards, queue)).success_count == 1 for queue in ("mail", "print")])
 
         await eventually(both_done)
-        assert (await of(shards, "default")).open_since is not None
+
+
+async def test_default_is_probed_where_workers_decide_nothing(shards: Shards) -> None:
+    await shards.store(0).write.write(
+        """insert into harvest_workers (worker, name, host, pid, queues, status, lease_until, slots, workflow_slots)
+           values (gen_random_uuid(), 'w', 'h', 1, '{mail}', 'active', clock_timestamp() + interval '1 h', 10, 0)"""
+    )
+    await Canary(shards).tick()
+    assert [each.queue for each in (await canary.probes(shards)).rows] == ["default"]
+
+
+async def test_a_probe_is_settled_on_a_shard_that_is_not_writable_by_then(new_database: Callable[[str], str]) -> None:
+    urls = {number: new_database(f"canary_drains_{number}") for number in range(2)}
+    shards = await Shards.open(urls)
+    store, prober = shards.store(1), Canary(shards)
+    await prober.tick()
+    shards.router = ShardRouter(readable=(0, 1), writable=(0,), default=0)
+    await aged(store, 31)
+    await prober.tick()
+    (late,) = await store.read.fetch("select failure_count, execution_id from harvest_canary")
+    assert late["failure_count"] == 1
+    await store.write.write(f"update harvest_executions set state = {State.COMPLETED:d}, closed_at = clock_timestamp()")
+    await store.write.write("delete from harvest_workflow_tasks")
+    await prober.tick()
+    assert (await rows(store))["harvest_executions"] == 0
+    await aged(store, 31)
+    await prober.tick()
+    assert (await rows(store))["harvest_executions"] == 0, "nothing begins there any more"
+    await shards.close()
 
 
 async def test_cells_are_probed_and_shards_that_take_nothing_new_are_not(new_database: Callable[[str], str]) -> None:

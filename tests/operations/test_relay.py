@@ -11,6 +11,8 @@ from harvest.history.ids import mint_execution_id
 from harvest.operations import relay as operations
 from harvest.operations.relay import gauges, relay
 from harvest.shards import ShardRouter, Shards
+from harvest.store import relay as rows
+from tests.explaining import explained, nodes
 from tests.operations.test_trees import DEAD
 from tests.store.kin import a_deliverer, a_delivery, a_kinship, a_member, deliver, rounds
 from tests.store.sites import a_closed, a_start
@@ -77,6 +79,70 @@ async def test_the_worst_come_first_and_end_at_a_cap(shards: Shards, monkeypatch
         )
     found = await relay(shards)
     assert ([one.attempts for one in found.failing], found.failing_capped) == ([3, 2], True)
+
+
+async def test_what_is_told_is_what_the_view_has(shards: Shards) -> None:
+    await two_children_elsewhere(shards)
+    await in_vain(shards)
+    near = shards.store(0)
+    for kind, known in ((K.CHILD_CANCEL, True), (K.CLOSE_POLICY, False)):
+        parent, child = await a_member(near), mint_execution_id(3)
+        if known:
+            await a_kinship(near, parent, child)
+        await a_delivery(near, kind, parent, child, b"{}")
+    told, capped = await rows.in_flight(near)
+    wanted = await near.read.fetch(
+        """select target_shard, status, cancel_requested, count(*) as in_flight,
+                  count(*) filter (where attempts > 0) as failing, min(created_at) as oldest_at
+             from harvest_cross_shard_children group by 1, 2, 3 order by 1, 2, 3"""
+    )
+    assert [tuple(row.values())[:6] for row in told] == [tuple(row.values()) for row in wanted]
+    assert [row["status"] for row in told] == ["PENDING_START", "STARTED", "CLOSING", "STARTED"]
+    assert not capped
+
+
+async def test_children_of_the_same_shard_cost_the_look_nothing(shards: Shards) -> None:
+    near, parent = shards.store(0), mint_execution_id(0)
+    for shard, count in ((0, 20_000), (1, 20), (2, 20)):
+        children = [mint_execution_id(shard) for _ in range(count)]
+        await near.scan.write(
+            "insert into harvest_children select unnest($1::uuid[]), $2, 1, 1, true", children, parent
+        )
+    async with near.look.connection() as connection:
+        plan = await explained(connection, "in_flight", rows.IN_FLIGHT, [])
+    reads = [node for node in nodes(plan) if node.get("Relation Name") == "harvest_children"]
+    read = sum((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in reads)
+    assert read <= 50, plan
+
+
+async def test_of_very_many_the_oldest_are_looked_at_on_each_way(shards: Shards) -> None:
+    near = shards.store(0)
+    parent, most = mint_execution_id(0), rows.CHILDREN_LOOKED_AT
+    for target in (1, 2):
+        children = [mint_execution_id(target) for _ in range(most)]
+        await near.scan.write(
+            "insert into harvest_children select unnest($1::uuid[]), $2, 1, 1, true", children, parent
+        )
+    found = await relay(shards)
+    told = [(row.target_shard, row.status, row.in_flight, row.capped) for row in found.in_flight]
+    assert told == [(1, "STARTED", most // 2, True), (2, "STARTED", most // 2, True)]
+    assert found.in_flight_capped
+
+
+async def test_of_very_many_deliveries_the_oldest_are_looked_at(shards: Shards) -> None:
+    near = shards.store(0)
+    targets = [mint_execution_id(1) for _ in range(rows.DELIVERIES_LOOKED_AT + 100)]
+    await near.scan.write(
+        """insert into harvest_deliveries (kind, source_execution_id, source_seq, target_execution_id, target_shard,
+                                           payload, attempts, last_error)
+           select 1, $1, 1, unnest($2::uuid[]), 1, '{}', 1, 'away'""",
+        mint_execution_id(0),
+        targets,
+    )
+    found = await relay(shards)
+    told = [(row.status, row.in_flight, row.failing, row.capped) for row in found.in_flight]
+    assert told == [("PENDING_START", rows.DELIVERIES_LOOKED_AT, rows.DELIVERIES_LOOKED_AT, True)]
+    assert (await gauges(shards))["cross_shard_child.failing", "1", "child_start"] == rows.DELIVERIES_LOOKED_AT
 
 
 async def test_gauges_are_of_all_shards_by_target(shards: Shards) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from harvest.errors import InvalidRequestError
@@ -12,6 +14,7 @@ from harvest.history.built_in import CANARY
 from harvest.operations import shard_health
 from harvest.operations.shard_health import ReasonCode, ShardReadiness
 from harvest.shards import ShardRouter, Shards
+from harvest.store import shard_health as rows
 from harvest.store.migrate import SCHEMA_LEVEL, name_shard
 from harvest_console.embedded import EmbeddedPostgres
 
@@ -97,6 +100,48 @@ async def test_a_worker_that_was_asked_to_drain_covers_nothing(shards: Shards) -
     await worker(shards, 0)
     await shards.store(0).write.write("update harvest_workers set drain_requested_at = clock_timestamp()")
     assert (await of(shards, 0)).reason_codes == [ReasonCode.NO_LIVE_WORKER]
+
+
+async def test_a_look_that_comes_to_no_end_takes_no_list_down(shards: Shards) -> None:
+    store = shards.store(0)
+    assert await store.read.fetch("select 1")
+    async with store.write.connection() as connection, connection.transaction():
+        await connection.execute("lock table harvest_activity_tasks in access exclusive mode")
+        found = await shard_health.health(shards)
+    assert found.shards[0].reason_codes == [ReasonCode.UNREACHABLE]
+    assert await store.read.fetch("select 1")
+    assert store.read.outage is None
+    assert (await of(shards, 0)).reason_codes == [ReasonCode.NO_LIVE_WORKER]
+
+
+async def test_work_that_somebody_takes_is_not_counted_to_find_what_is_stranded(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = "insert into harvest_counted"
+    await worker(shards, 0, ("default", "mail"))
+    await worker(shards, 0, ("print",), slots=0)
+    for queue in ("default", "mail"):
+        await task(shards, 0, queue)
+    for queue in ("default", "print"):
+        await activity(shards, 0, queue)
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "WAITING_WORKFLOWS", counted)
+        patch.setattr(rows, "WAITING_ACTIVITIES", counted)
+        assert await rows.stranded(shards.store(0).scan) == 0
+    await task(shards, 0, "print")
+    await activity(shards, 0, "else")
+    assert await rows.stranded(shards.store(0).scan) == 2
+
+
+async def test_a_sample_of_stranded_work_gives_its_connection_back_soon(shards: Shards) -> None:
+    store = shards.store(0)
+    async with store.write.connection() as connection, connection.transaction():
+        await connection.execute("lock table harvest_activity_tasks in access exclusive mode")
+        with pytest.raises(asyncpg.QueryCanceledError):
+            await asyncio.wait_for(rows.stranded(store.scan), 4)
+    assert await store.scan.fetch("select 1")
+    (row,) = await store.scan.fetch("select current_setting('statement_timeout') as limit")
+    assert row["limit"] == "0"
 
 
 async def test_a_queue_with_work_and_no_worker_is_uncovered_and_its_work_stranded(shards: Shards) -> None:

@@ -18,9 +18,13 @@ AnyRequest = Request[Any, Any, Any]
 
 
 class RelayAnswer(Struct, frozen=True, kw_only=True):
-    """Children on other shards by source, target and status, and the deliveries that were tried most often in vain."""
+    """Children on other shards by source, target and status, and the deliveries that were tried most often in vain.
+
+    Where `capped`, there are at least so many; with `in_flight_capped` there may be ways that are not listed.
+    """
 
     in_flight: list[InFlight]
+    in_flight_capped: bool
     failing: list[FailingDelivery]
     failing_capped: bool
     status: Availability
@@ -45,6 +49,7 @@ async def get_relay(request: AnyRequest, shards: Shards) -> Response[bytes]:
     return answer(
         RelayAnswer(
             in_flight=found.in_flight,
+            in_flight_capped=found.in_flight_capped,
             failing=found.failing,
             failing_capped=found.failing_capped,
             **status_fields(found.shards),

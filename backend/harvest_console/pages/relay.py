@@ -28,7 +28,7 @@ KIND_WORDS: Final = {
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """Children on one shard of runs on another, by what is still to come for them."""
+    """Children on one shard of runs on another, by what is still to come for them; with `capped` at least so many."""
 
     source_shard: int
     target_shard: int
@@ -38,6 +38,7 @@ class Way(Struct, frozen=True, kw_only=True):
     cancelling: int
     failing: int
     oldest_at: datetime
+    capped: bool
 
 
 @get("/shards/relay")
@@ -78,6 +79,7 @@ def _way(source: int, target: int, rows: Sequence[InFlight]) -> Way:
         cancelling=sum(row.in_flight for row in rows if row.cancel_requested),
         failing=sum(row.failing for row in rows),
         oldest_at=min(row.oldest_at for row in rows),
+        capped=any(row.capped for row in rows),
     )
 
 

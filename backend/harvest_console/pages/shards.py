@@ -8,13 +8,12 @@ from typing import Any, Final
 from litestar import get
 from msgspec import Struct
 
-from harvest.errors import HarvestError, ShardUnavailableError
+from harvest.errors import ShardUnavailableError
 from harvest.history.ids import RESERVED_SHARD
 from harvest.operations import add_shard, shard_health, workers
 from harvest.operations.add_shard import Checklist
 from harvest.operations.canary import Probe
 from harvest.operations.shard_health import QueueHealth, ReasonCode, ShardReadiness
-from harvest.operations.worker_views import WorkerSummary
 from harvest.operations.workers import WorkerFilter
 from harvest.shards import Shards
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path
@@ -135,14 +134,17 @@ async def _shard(request: AnyRequest, shards: Shards, shard_id: int) -> dict[str
         raise ShardUnavailableError(
             f"shard {shard_id} is not one of this deployment", shard_id=shard_id, reason="not configured"
         )
-    found, there = await asyncio.gather(
-        shard_health.health(shards, shard_id, with_bytes=True), _workers(shards, shard_id)
+    found, told = await asyncio.gather(
+        shard_health.health(shards, shard_id, with_bytes=True),
+        workers.list_workers(shards, WorkerFilter(shard_id=shard_id)),
     )
     shard = next(each for each in found.shards if each.shard_id == shard_id)
+    there = [one for one in told.rows if one.status != "stopped"]
     base, page = base_path(request), f"/shards/{shard_id}"
     return {
         "row": _row(shard),
         "queues": _queues(shard),
+        "told": told,
         "workers": [
             (one, status_shown(one.status), health_shown(one.health) if one.health else None)
             for one in there[:MOST_LISTED]
@@ -173,15 +175,6 @@ async def _steps(request: AnyRequest, shards: Shards, candidate: str) -> dict[st
         "here_url": build_url(base, "/shards/add", candidate=chosen),
         "region_url": build_url(base, FRAGMENTS + "/shards/add", candidate=chosen),
     }
-
-
-async def _workers(shards: Shards, shard_id: int) -> list[WorkerSummary]:
-    """Its workers that have not stopped; none where it does not answer."""
-    try:
-        found = await workers.list_workers(shards, WorkerFilter(shard_id=shard_id))
-    except HarvestError:
-        return []
-    return [one for one in found.rows if one.status != "stopped"]
 
 
 def _row(view: ShardReadiness) -> ShardRow:

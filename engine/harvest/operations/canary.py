@@ -1,5 +1,8 @@
 """Liveness probes: every queue of every writable shard, cells included, is probed by a real run each 30 seconds.
 
+A queue is probed where a living worker decides its runs, and `default` where none decides any. What was begun on a
+shard that takes nothing new by now is still settled there.
+
 A probe is inserted and woken as every start is, decided by whichever worker claims it, and removed once it has
 completed: it is in no report and, but for some seconds, in no list. It is an act of nobody, so the audit log has none.
 """
@@ -79,21 +82,17 @@ class Canary:
         task, self._task = self._task, None
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.gather(*(self._settle_at_last(store) for store in self._probed()))
+        await asyncio.gather(*(self._settle_at_last(store) for store in self._shards.stores.values()))
 
     async def tick(self) -> bool:
-        """Look at each writable shard once; takes five seconds at most. Tells whether a probe has begun."""
-        return any(await asyncio.gather(*(self._tick(store) for store in self._probed())))
+        """Look at each shard once; takes five seconds at most. Tells whether a probe has begun."""
+        return any(await asyncio.gather(*(self._tick(store) for store in self._shards.stores.values())))
 
     async def _run(self) -> None:
         began = False
         while True:
             await clock.sleep(clock.jittered(SOON_SECONDS if began else TICK_SECONDS))
             began = await self.tick()
-
-    def _probed(self) -> list[Store]:
-        stores = self._shards.stores
-        return [stores[shard_id] for shard_id in self._shards.router.writable if shard_id in stores]
 
     async def _tick(self, store: Store) -> bool:
         began = False
@@ -105,13 +104,20 @@ class Canary:
                 self._away.add(store.shard_id)
                 expected = isinstance(error, HarvestError | TimeoutError)
                 why = str(error) or "no answer in time"
-                _log.warning("shard %s is not probed: %s", store.shard_id, why, exc_info=not expected)
+                if store.shard_id in self._shards.router.writable:
+                    _log.warning("shard %s is not probed: %s", store.shard_id, why, exc_info=not expected)
+                else:
+                    # It may not be there by now, or not be migrated yet.
+                    _log.info("shard %s: its probes are not settled: %s", store.shard_id, why)
         else:
             self._away.discard(store.shard_id)
         return began
 
     async def probe(self, store: Store) -> bool:
-        """Do what is to be done on one shard now; whether a probe has begun. Raises ShardUnavailableError."""
+        """Do what is to be done on one shard now, begin probes only where it is writable; whether one has begun.
+
+        Raises ShardUnavailableError.
+        """
         found = await rows.look(store)
         if found.ended:
             await rows.settle(store)
@@ -120,6 +126,8 @@ class Canary:
             await rows.note_late(store, found.late)
         if found.gone:
             await rows.forget(store, found.gone)
+        if store.shard_id not in self._shards.router.writable:
+            return False
         begun = [
             queue for queue in found.due if await rows.begin(store, self._prober, self._new(store.shard_id, queue))
         ]

@@ -30,7 +30,8 @@ class InFlight(Struct, frozen=True, kw_only=True):
     """Children of runs on `source_shard` that live on `target_shard`, the oldest asked for at `oldest_at`.
 
     PENDING_START: still to be started there. STARTED: their end is still to come. CLOSING: their parent has ended, and
-    its close policy is still to reach them. Of `failing` ones the last delivery has failed.
+    its close policy is still to reach them. Of `failing` ones the last delivery has failed. With `capped` there are at
+    least so many: of a shard with very many the oldest are looked at.
     """
 
     source_shard: int
@@ -40,6 +41,7 @@ class InFlight(Struct, frozen=True, kw_only=True):
     in_flight: int
     failing: int
     oldest_at: datetime
+    capped: bool
 
 
 class FailingDelivery(Struct, frozen=True, kw_only=True):
@@ -58,9 +60,13 @@ class FailingDelivery(Struct, frozen=True, kw_only=True):
 
 
 class Relay(Struct, frozen=True, kw_only=True):
-    """What is under way from the shards that answered; `failing` are those tried most often, 50 of each shard."""
+    """What is under way from the shards that answered; `failing` are those tried most often, 50 of each shard.
+
+    With `in_flight_capped` a shard has more than was looked at, and there may be ways that are not listed.
+    """
 
     in_flight: list[InFlight]
+    in_flight_capped: bool
     failing: list[FailingDelivery]
     failing_capped: bool
     shards: Partial[None]
@@ -69,19 +75,21 @@ class Relay(Struct, frozen=True, kw_only=True):
 async def relay(shards: Shards) -> Relay:
     """Read every shard. What comes from one that does not answer is not known; what goes there, the others tell."""
 
-    async def read(store: Store) -> list[tuple[list[InFlight], list[FailingDelivery]]]:
-        under_way = [_in_flight(store, row) for row in await rows.in_flight(store)]
-        return [(under_way, [_failing(store, row) for row in await rows.worst(store, MOST_FAILING + 1)])]
+    async def read(store: Store) -> list[tuple[list[InFlight], bool, list[FailingDelivery]]]:
+        found, capped = await rows.in_flight(store)
+        under_way = [_in_flight(store, row) for row in found]
+        return [(under_way, capped, [_failing(store, row) for row in await rows.worst(store, MOST_FAILING + 1)])]
 
     answer = await shards.fan_out(read)
-    failing = [each for _, found in answer.rows for each in found[:MOST_FAILING]]
+    failing = [each for _, _, found in answer.rows for each in found[:MOST_FAILING]]
     return Relay(
         in_flight=sorted(
-            (each for found, _ in answer.rows for each in found),
+            (each for found, _, _ in answer.rows for each in found),
             key=lambda each: (each.source_shard, each.target_shard, each.status, each.cancel_requested),
         ),
+        in_flight_capped=any(capped for _, capped, _ in answer.rows),
         failing=sorted(failing, key=lambda each: (-each.attempts, each.created_at)),
-        failing_capped=any(len(found) > MOST_FAILING for _, found in answer.rows),
+        failing_capped=any(len(found) > MOST_FAILING for _, _, found in answer.rows),
         shards=Partial(rows=[], expected=answer.expected, read=answer.read, missing=answer.missing),
     )
 
@@ -102,7 +110,7 @@ async def gauges(shards: Shards) -> dict[Key, float]:
 
 async def _gauges_of(store: Store) -> dict[Key, float]:
     found: dict[Key, float] = {}
-    for row in await rows.in_flight(store):
+    for row in (await rows.in_flight(store))[0]:
         target = str(row["target_shard"])
         place = ("cross_shard_child.in_flight", target, row["status"].lower())
         age = ("cross_shard_child.oldest_age", target)
@@ -124,6 +132,7 @@ def _in_flight(store: Store, row: Record) -> InFlight:
         in_flight=row["in_flight"],
         failing=row["failing"],
         oldest_at=row["oldest_at"],
+        capped=row["capped"],
     )
 
 

@@ -21,18 +21,21 @@ from harvest.store.store import Store
 
 INTERVAL_SECONDS: Final = 30.0
 """How often each queue is probed, and how long a probe may take before it counts as a failure."""
-ALWAYS: Final = "default"
-"""This queue is probed whether or not a worker serves it."""
+OTHERWISE: Final = "default"
+"""This queue is probed where no worker decides runs of any queue."""
 FORGOTTEN_DAYS: Final = 1
 MOST_QUEUES: Final = 1_000
 _AN_INTERVAL_AGO: Final = f"clock_timestamp() - {INTERVAL_SECONDS} * interval '1 second'"
 _LOOK: Final = f"""
-with wanted as (
-    select '{ALWAYS}' as queue
-     union
-    select unnest(w.queues) from harvest_workers w
+with served as (
+    select distinct unnest(w.queues) as queue from harvest_workers w
      where w.status = 'active' and w.lease_until > clock_timestamp() and w.drain_requested_at is null
        and coalesce(w.workflow_slots, 1) > 0
+),
+wanted as (
+    select queue from served
+     union all
+    select '{OTHERWISE}' where not exists (select from served)
 )
 select coalesce(w.queue, c.queue) as queue,
        w.queue is not null and c.execution_id is null

@@ -77,7 +77,7 @@ LOOK = Role(
     2,
     limit=2.0,
     connect_limit=1.5,
-    settings={"statement_timeout": "1500", "default_transaction_read_only": "on", "enable_seqscan": "off"},
+    settings={"statement_timeout": "1500", "default_transaction_read_only": "on", **BY_KEY},
     for_people=True,
 )
 # The one read that may take long: on one core of the server. Its windows differ by orders of magnitude, so each is

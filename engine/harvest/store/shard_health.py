@@ -13,12 +13,14 @@ from harvest.history.built_in import CANARY
 from harvest.store import canary
 from harvest.store.canary import CanaryRow
 from harvest.store.migrate import SCHEMA_LEVEL
-from harvest.store.pool import Connection, Connections
+from harvest.store.pool import Connection, Connections, Record
 from harvest.store.store import Store
 
 LOOKED_AT: Final = 10_000
-"""So many tasks of a queue are looked at, in the order in which they are claimed."""
+"""So many tasks of each kind are looked at, an equal part of each queue, in the order in which they are claimed."""
 MOST_QUEUES: Final = 100
+"""Of so many queues at most tasks are counted."""
+MOST_NAMES: Final = 1_000
 MOST_WORKERS: Final = 500
 
 # A drain counts from the moment that it was asked for: nothing new is taken from then on.
@@ -28,34 +30,36 @@ select worker, name, queues, coalesce(workflow_slots, 1) > 0 as decides
  where status = 'active' and lease_until > clock_timestamp() and drain_requested_at is null
  order by name, worker
  limit {MOST_WORKERS}"""
-# The queues are found by leaping over the claim index, and of each a stretch is read in its order: never the whole.
-_WAITING: Final = """
+# Found by leaping over the claim index: a row is read for each queue, however many tasks it has.
+_QUEUES: Final = """
 with recursive queues(queue) as (
     (select queue from {table} where state = 0 order by queue limit 1)
      union all
     select (select t.queue from {table} t where t.state = 0 and t.queue > q.queue order by t.queue limit 1)
       from queues q where q.queue is not null
 )
-select q.queue, count(*) filter (where x.due <= now())::int as waiting, count(*) >= {most} as capped,
+select queue from queues where queue is not null limit $1"""
+QUEUES_OF_WORKFLOWS: Final = _QUEUES.format(table="harvest_workflow_tasks")
+QUEUES_OF_ACTIVITIES: Final = _QUEUES.format(table="harvest_activity_tasks")
+# Of each queue a stretch of the claim index is read in its order: never the whole.
+_WAITING: Final = """
+select q.queue, count(*) filter (where x.due <= now())::int as waiting, count(*) >= $2::bigint as capped,
        min(x.due) filter (where x.due <= now()) as oldest
-  from (select queue from queues where queue is not null limit {queues}) q
+  from unnest($1::text[]) q(queue)
  cross join lateral (
     select t.due from {table} t
      where t.state = 0 and t.queue = q.queue{besides}
      order by t.priority desc, t.sort_at
-     limit {most}
+     limit $2::bigint
  ) x
  group by q.queue
  order by q.queue"""
 WAITING_WORKFLOWS: Final = _WAITING.format(
-    table="harvest_workflow_tasks",
-    most=LOOKED_AT,
-    queues=MOST_QUEUES,
-    besides=f" and t.workflow_name <> '{CANARY}'",
+    table="harvest_workflow_tasks", besides=f" and t.workflow_name <> '{CANARY}'"
 )
-WAITING_ACTIVITIES: Final = _WAITING.format(
-    table="harvest_activity_tasks", most=LOOKED_AT, queues=MOST_QUEUES, besides=""
-)
+WAITING_ACTIVITIES: Final = _WAITING.format(table="harvest_activity_tasks", besides="")
+# Wakes and upkeep want the connection that looks for stranded work.
+_SOON: Final = "set local statement_timeout = 1000"
 _LEVEL: Final = "select schema_level, shard_id, clock_timestamp() as now from harvest_meta"
 _OPEN: Final = f"""
 select owner_mode, exists (select from harvest_workflow_tasks where workflow_name <> '{CANARY}') as open
@@ -123,8 +127,7 @@ class ShardLook(Struct, frozen=True, kw_only=True):
 
 def stranded_of(waiting: Sequence[Waiting], workers: Collection[LiveWorker]) -> int:
     """How many of these tasks are in queues that none of these workers takes."""
-    decided = {queue for worker in workers if worker.decides for queue in worker.queues}
-    served = {queue for worker in workers for queue in worker.queues}
+    decided, served = _taken_by(workers)
     return sum(
         (each.workflow_tasks if each.queue not in decided else 0)
         + (each.activity_tasks if each.queue not in served else 0)
@@ -132,9 +135,17 @@ def stranded_of(waiting: Sequence[Waiting], workers: Collection[LiveWorker]) -> 
     )
 
 
+def _taken_by(workers: Collection[LiveWorker]) -> tuple[set[str], set[str]]:
+    """The queues of which these workers take workflow tasks, and those of which they take activities."""
+    return (
+        {queue for worker in workers if worker.decides for queue in worker.queues},
+        {queue for worker in workers for queue in worker.queues},
+    )
+
+
 async def look(store: Store, *, with_bytes: bool = False) -> ShardLook:
     """Look at a shard of whatever schema, on one connection; `with_bytes` reads how much room its tables take."""
-    async with store.read.connection() as connection:
+    async with store.look.connection() as connection:
         if await connection.fetchval("select to_regclass('harvest_meta')") is None:
             now = await connection.fetchval("select clock_timestamp()")
             return ShardLook(at=now, schema_level=0, named=None)
@@ -151,15 +162,32 @@ async def look(store: Store, *, with_bytes: bool = False) -> ShardLook:
             has_open_runs=meta["open"],
             bytes=await connection.fetchval(_BYTES) if with_bytes else 0,
             workers=await _workers(connection),
-            waiting=await _waiting(connection),
+            waiting=await _waiting(
+                connection,
+                await _queues(connection, QUEUES_OF_WORKFLOWS, MOST_QUEUES),
+                await _queues(connection, QUEUES_OF_ACTIVITIES, MOST_QUEUES),
+            ),
             canary=tuple(await canary.read_on(connection)),
         )
 
 
 async def stranded(connections: Connections) -> int:
-    """How many tasks wait on a shard that no living worker of it would take; to be asked often."""
-    async with connections.connection() as connection:
-        return stranded_of(await _waiting(connection), await _workers(connection))
+    """How many tasks wait on a shard that no living worker of it would take; to be asked often.
+
+    Tasks are counted only in queues that nobody takes. Raises ShardUnavailableError, and what the driver raises where a
+    statement takes more than a second.
+    """
+    async with connections.connection() as connection, connection.transaction(readonly=True):
+        await connection.execute(_SOON)
+        workers = await _workers(connection)
+        decided, served = _taken_by(workers)
+        workflows = await _queues(connection, QUEUES_OF_WORKFLOWS, MOST_NAMES)
+        activities = await _queues(connection, QUEUES_OF_ACTIVITIES, MOST_NAMES)
+        left = (
+            [queue for queue in workflows if queue not in decided][:MOST_QUEUES],
+            [queue for queue in activities if queue not in served][:MOST_QUEUES],
+        )
+        return stranded_of(await _waiting(connection, *left), workers)
 
 
 async def _workers(connection: Connection) -> tuple[LiveWorker, ...]:
@@ -167,10 +195,24 @@ async def _workers(connection: Connection) -> tuple[LiveWorker, ...]:
     return tuple(LiveWorker(row["worker"], row["name"], tuple(row["queues"]), row["decides"]) for row in rows)
 
 
-async def _waiting(connection: Connection) -> tuple[Waiting, ...]:
-    """Both kinds of tasks by queue; a queue with nothing that is due is left out."""
-    workflows = {row["queue"]: row for row in await connection.fetch(WAITING_WORKFLOWS)}
-    activities = {row["queue"]: row for row in await connection.fetch(WAITING_ACTIVITIES)}
+async def _queues(connection: Connection, sql: str, most: int) -> list[str]:
+    """The first queues, by name, that have tasks of a kind, whether or not they are due."""
+    return [row["queue"] for row in await connection.fetch(sql, most)]
+
+
+async def _counted(connection: Connection, sql: str, queues: Sequence[str]) -> dict[str, Record]:
+    if not queues:
+        return {}
+    rows = await connection.fetch(sql, list(queues), LOOKED_AT // len(queues))
+    return {row["queue"]: row for row in rows}
+
+
+async def _waiting(
+    connection: Connection, of_workflows: Sequence[str], of_activities: Sequence[str]
+) -> tuple[Waiting, ...]:
+    """Tasks of each kind in these queues; a queue with nothing that is due is left out."""
+    workflows = await _counted(connection, WAITING_WORKFLOWS, of_workflows)
+    activities = await _counted(connection, WAITING_ACTIVITIES, of_activities)
     found = []
     for queue in sorted(workflows.keys() | activities.keys()):
         rows = [row for row in (workflows.get(queue), activities.get(queue)) if row is not None]
