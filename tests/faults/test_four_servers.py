@@ -39,6 +39,8 @@ GONE: Final = 3
 SLACK: Final = scale(2, 1)  # of a machine that is slow for reasons of its own
 ONE_READ: Final = 3.5 * SLACK
 PAGE: Final = 6.0 * SLACK
+# What running code is asked has five seconds; putting the question takes a read and a write first.
+QUESTIONS: Final = ("/handlers", "/queries", "/stack")
 WRITE: Final = 2.0 * SLACK
 HTML: Final = {"accept": "text/html"}
 SMALL: Final = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "80"}
@@ -266,7 +268,8 @@ async def test_every_read_answers_in_time_and_names_the_missing_shard(
 async def check_one(site: Site, path: str, *, on_the_missing: bool) -> bool:
     """One read; tells whether it said what is missing."""
     is_api = path.startswith("/api/")
-    response = await site.get(path, within=ONE_READ if is_api else PAGE, html=not is_api)
+    within = PAGE if not is_api or path.endswith(QUESTIONS) else ONE_READ
+    response = await site.get(path, within=within, html=not is_api)
     told = f"{path} answered {response.status_code}: {response.text[:300]}"
     if on_the_missing and response.status_code == 503:
         if is_api:
