@@ -9,7 +9,6 @@ completed: it is in no report and, but for some seconds, in no list. It is an ac
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from datetime import datetime
 from typing import Final
@@ -19,11 +18,11 @@ import msgspec
 from msgspec import Struct
 
 from harvest import clock
-from harvest.errors import HarvestError
 from harvest.history import payload
 from harvest.history.built_in import CANARY
 from harvest.history.ids import mint_execution_id
 from harvest.shards import Partial, Placement, Shards
+from harvest.shards.rounds import LAST_SECONDS, Rounds, failure_of_visit, why
 from harvest.store import canary as rows
 from harvest.store.canary import INTERVAL_SECONDS, CanaryRow
 from harvest.store.starts import NewExecution, new_execution
@@ -33,8 +32,6 @@ TICK_SECONDS: Final = 2.0
 SOON_SECONDS: Final = 0.5
 """After a probe has begun: it has most likely ended by then, and is in no list any more."""
 STALE_SECONDS: Final = 3 * INTERVAL_SECONDS
-_DEADLINE: Final = 5.0
-_LAST_DEADLINE: Final = 1.0
 _log = logging.getLogger("harvest.canary")
 
 
@@ -68,50 +65,38 @@ class Canary:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
         self._prober = UUID(bytes=clock.random_bytes(16), version=4)
-        self._away: set[int] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._began = False
+        self._rounds = Rounds("canary", shards, self._visit, self._trouble)
 
     def start(self) -> None:
         """Probe from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="canary")
+        self._rounds.start(lambda: SOON_SECONDS if self._has_begun() else TICK_SECONDS)
 
     async def stop(self) -> None:
         """Probe no more, and settle what has ended where that can be done within a second."""
-        if self._task is None:
-            return
-        task, self._task = self._task, None
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await asyncio.gather(*(self._settle_at_last(store) for store in self._shards.stores.values()))
+        if await self._rounds.stop():
+            await self._rounds.each(self._settle_at_last)
 
     async def tick(self) -> bool:
         """Look at each shard once; takes five seconds at most. Tells whether a probe has begun."""
-        return any(await asyncio.gather(*(self._tick(store) for store in self._shards.stores.values())))
+        await self._rounds.tick()
+        return self._has_begun()
 
-    async def _run(self) -> None:
-        began = False
-        while True:
-            await clock.sleep(clock.jittered(SOON_SECONDS if began else TICK_SECONDS))
-            began = await self.tick()
-
-    async def _tick(self, store: Store) -> bool:
-        began = False
-        try:
-            async with asyncio.timeout(_DEADLINE):
-                began = await self.probe(store)
-        except Exception as error:
-            if store.shard_id not in self._away:
-                self._away.add(store.shard_id)
-                expected = isinstance(error, HarvestError | TimeoutError)
-                why = str(error) or "no answer in time"
-                if store.shard_id in self._shards.router.writable:
-                    _log.warning("shard %s is not probed: %s", store.shard_id, why, exc_info=not expected)
-                else:
-                    # It may not be there by now, or not be migrated yet.
-                    _log.info("shard %s: its probes are not settled: %s", store.shard_id, why)
-        else:
-            self._away.discard(store.shard_id)
+    def _has_begun(self) -> bool:
+        """Whether a probe has begun since this was asked."""
+        began, self._began = self._began, False
         return began
+
+    async def _visit(self, store: Store) -> None:
+        if await self.probe(store):
+            self._began = True
+
+    def _trouble(self, shard_id: int, reason: str, error: Exception | None) -> None:
+        if shard_id in self._shards.router.writable:
+            _log.warning("shard %s is not probed: %s", shard_id, reason, exc_info=error)
+        else:
+            # It may not be there by now, or not be migrated yet.
+            _log.info("shard %s: its probes are not settled: %s", shard_id, reason)
 
     async def probe(self, store: Store) -> bool:
         """Do what is to be done on one shard now, begin probes only where it is writable; whether one has begun.
@@ -144,11 +129,9 @@ class Canary:
         )
 
     async def _settle_at_last(self, store: Store) -> None:
-        try:
-            async with asyncio.timeout(_LAST_DEADLINE):
-                await rows.settle(store)
-        except Exception as error:
-            _log.info("shard %s: probes were left to others: %s", store.shard_id, str(error) or "no answer in time")
+        error = await failure_of_visit(rows.settle(store), LAST_SECONDS)
+        if error is not None:
+            _log.info("shard %s: probes were left to others: %s", store.shard_id, why(error))
 
 
 async def probes(shards: Shards) -> Partial[Probe]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
-import asyncpg
-
-from harvest import clock
-from harvest.errors import HarvestError
 from harvest.shards import Shards
+from harvest.shards.rounds import Rounds
 from harvest.store import shard_health
 from harvest.store.measures import Key
 from harvest.store.store import Store
 
 SAMPLE_SECONDS: Final = 15.0
-_DEADLINE: Final = 5.0
 _log = logging.getLogger("harvest.worker")
 
 
@@ -25,41 +20,23 @@ class StrandedSampler:
 
     def __init__(self, shards: Shards) -> None:
         self.gauges: dict[Key, float] = {}
-        self._shards = shards
-        self._away: set[int] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._rounds = Rounds("stranded sampler", shards, self._sample, _unseen)
 
     def start(self) -> None:
         """Look from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="stranded sampler")
+        self._rounds.start(lambda: SAMPLE_SECONDS)
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            task, self._task = self._task, None
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._rounds.stop()
 
     async def tick(self) -> None:
         """Look at every shard once; takes five seconds at most."""
-        await asyncio.gather(*(self._sample(store) for store in self._shards.stores.values()))
-
-    async def _run(self) -> None:
-        while True:
-            await clock.sleep(clock.jittered(SAMPLE_SECONDS))
-            await self.tick()
+        await self._rounds.tick()
 
     async def _sample(self, store: Store) -> None:
-        try:
-            async with asyncio.timeout(_DEADLINE):
-                found = await shard_health.stranded(store.scan)
-        except (HarvestError, asyncpg.PostgresError, TimeoutError) as error:
-            if store.shard_id not in self._away:
-                self._away.add(store.shard_id)
-                _log.warning("shard %s: stranded work is not looked for: %s", store.shard_id, str(error) or "late")
-            return
-        except Exception:
-            _log.exception("shard %s: stranded work could not be looked for", store.shard_id)
-            return
-        self._away.discard(store.shard_id)
-        self.gauges[("shard.stranded_pending", str(store.shard_id))] = found
+        self.gauges[("shard.stranded_pending", str(store.shard_id))] = await shard_health.stranded(store.scan)
+
+
+def _unseen(shard_id: int, reason: str, error: Exception | None) -> None:
+    _log.warning("shard %s: stranded work is not looked for: %s", shard_id, reason, exc_info=error)
