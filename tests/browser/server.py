@@ -94,12 +94,15 @@ class DevServer:
 
     def kill_shard(self, shard_id: int) -> None:
         """SIGKILL the database server of a shard."""
+        os.kill(self.postmaster(shard_id), signal.SIGKILL)
+
+    def postmaster(self, shard_id: int) -> int:
+        """The process of the database server of a shard."""
         url = self.urls[shard_id]
         for pid_file in self._data_dir.rglob("postmaster.pid"):
             lines = pid_file.read_text().splitlines()
             if quote(lines[4], safe="") in url or lines[4] in url:
-                os.kill(int(lines[0]), signal.SIGKILL)
-                return
+                return int(lines[0])
         raise RuntimeError(f"no server of shard {shard_id} was found in {self._data_dir}")
 
     def call(self, method: str, path: str, body: bytes | None = None) -> Any:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -22,6 +19,7 @@ from tests.browser.server import DevServer
 from tests.browser.test_every_page import overflow, violations
 from tests.browser.test_workers import on_shards
 from tests.operations.population import Run, add
+from tests.servers import stalled
 
 LIST = "/workflows?type=stalled_flow"
 
@@ -31,30 +29,15 @@ class Stalling(NamedTuple):
 
     page: Page
     server: DevServer
-    folder: Path
 
     @contextmanager
     def without(self, *shard_ids: int) -> Iterator[None]:
         """Stop every process of these shards' servers: they accept, and never answer."""
-        pids = [pid for shard_id in shard_ids for pid in self._processes(shard_id)]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
         try:
-            yield
+            with stalled(*map(self.server.postmaster, shard_ids)):
+                yield
         finally:
-            for pid in reversed(pids):
-                os.kill(pid, signal.SIGCONT)
             self.server.until(lambda: bool(self.server.call("GET", "/workflows")["status"] == "complete"))
-
-    def _processes(self, shard_id: int) -> list[int]:
-        url = self.server.urls[shard_id]
-        for pid_file in self.folder.rglob("postmaster.pid"):
-            lines = pid_file.read_text().splitlines()
-            if quote(lines[4], safe="") in url or lines[4] in url:
-                parent = int(lines[0])
-                children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-                return [parent, *map(int, children)]
-        raise RuntimeError(f"no server of shard {shard_id} was found in {self.folder}")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +59,7 @@ def stalling(browser: Browser) -> Iterator[Stalling]:
             )
             page = context.new_page()
             faults = watched(page)
-            yield Stalling(page, server, Path(folder))
+            yield Stalling(page, server)
             assert faults == []
             context.close()
         finally:

@@ -6,11 +6,7 @@ A stalled server is one whose processes are stopped: its socket accepts, and not
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +20,11 @@ from harvest.history.states import State
 from harvest.shards import Shards
 from harvest.store import migrate
 from harvest_console.app import create_app
-from harvest_console.embedded import EmbeddedPostgres, start_all
+from harvest_console.embedded import EmbeddedPostgres
 from tests.console.conftest import ADDRESS, Client, settings
 from tests.operations.population import Run, add, register
 from tests.scale import scale
+from tests.servers import several, stalled
 
 pytestmark = [pytest.mark.slow, pytest.mark.prove_main_job]
 # Each read has 2.5 s; a page makes at most two that follow each other.
@@ -35,21 +32,13 @@ SLACK = scale(2, 1)  # of a machine that is slow for reasons of its own
 ONE_READ = 3.5 * SLACK
 PAGE = 6.0 * SLACK
 HTML = {"accept": "text/html"}
-SMALL = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "60"}
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[EmbeddedPostgres]]:
     """Two servers of this module alone."""
-    with tempfile.TemporaryDirectory(prefix="hvf-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)
-        pair = [EmbeddedPostgres(Path(folder) / f"pg{n}", persistent=False, settings=SMALL) for n in range(2)]
-        start_all(pair)
-        try:
-            yield pair
-        finally:
-            for server in pair:
-                server.remove()
+    with several(2) as pair:
+        yield pair
 
 
 class Pair:
@@ -84,14 +73,6 @@ async def pair(servers: list[EmbeddedPostgres]) -> AsyncIterator[Pair]:
         page = (await client.api("GET", "/workflows")).json()
         assert page["status"] == "complete"
         yield Pair(client, servers, runs, csrf)
-
-
-def processes(server: EmbeddedPostgres) -> list[int]:
-    """The server's process and its children."""
-    parent = server.pid
-    assert parent is not None
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [parent, *map(int, children)]
 
 
 async def timed(what: Awaitable[httpx.Response], limit: float, took: list[float]) -> httpx.Response:
@@ -162,29 +143,17 @@ async def test_a_stopped_server_is_named_and_found_again(pair: Pair, proof: Call
 
 
 async def test_a_stalled_server_is_named_in_time_and_found_again(pair: Pair, proof: Callable[..., Any]) -> None:
-    stopped = processes(pair.servers[1])
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stalled(pair.servers[1].pid):
         took = await check_everything(pair)
-    finally:
-        for pid in reversed(stopped):
-            os.kill(pid, signal.SIGCONT)
     proof("a server stalled", answers=len(took), slowest_s=round(max(took), 2))
     await whole_again(pair)
 
 
 async def test_a_change_on_a_stalled_shard_ends_in_time_and_never_as_done(pair: Pair) -> None:
     took: list[float] = []
-    stopped = processes(pair.servers[1])
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stalled(pair.servers[1].pid):
         for path, body in ((f"/workflows/{pair.there}/cancel", {}), (f"/workflows/{pair.there}/signal/go", 1)):
             response = await timed(pair.client.api("POST", path, json=body), 8.0 * SLACK, took)
             assert response.status_code == 503
             assert response.json()["code"] in ("HVT-400", "HVT-402")
-    finally:
-        for pid in reversed(stopped):
-            os.kill(pid, signal.SIGCONT)
     await whole_again(pair)

@@ -6,12 +6,8 @@ What is asked is every route that reads, so a page that is added is asked too.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -27,12 +23,13 @@ from harvest.store import migrate
 from harvest.worker.main import keep_working
 from harvest.worker.options import WorkerOptions
 from harvest_console.app import create_app
-from harvest_console.embedded import EmbeddedPostgres, start_all
+from harvest_console.embedded import EmbeddedPostgres
 from tests.console.conftest import Client, settings
 from tests.console.serving import served
 from tests.faults.proxy import Proxy, proxied
 from tests.operations.population import Run, add
 from tests.scale import scale
+from tests.servers import several, stalled
 
 pytestmark = [pytest.mark.slow, pytest.mark.prove_shards]
 GONE: Final = 3
@@ -43,7 +40,6 @@ PAGE: Final = 6.0 * SLACK
 QUESTIONS: Final = ("/handlers", "/queries", "/stack")
 WRITE: Final = 2.0 * SLACK
 HTML: Final = {"accept": "text/html"}
-SMALL: Final = {"fsync": "off", "shared_buffers": "16MB", "max_connections": "80"}
 # Streams do not end, and what is downloaded or signed in with has tests of its own.
 NOT_ASKED: Final = ("/static/", "/signin", "/live", "/stream", "/preferences")
 # Halves of addresses, which are answered by what is missing in them.
@@ -112,15 +108,8 @@ BEARER: Final = {"authorization": "Bearer a-token-of-thirty-two-characters!"}
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[EmbeddedPostgres]]:
     """Four servers of this module alone."""
-    with tempfile.TemporaryDirectory(prefix="hvf-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)
-        four = [EmbeddedPostgres(Path(folder) / f"pg{n}", persistent=False, settings=SMALL) for n in range(4)]
-        start_all(four)
-        try:
-            yield four
-        finally:
-            for server in four:
-                server.remove()
+    with several(4) as four:
+        yield four
 
 
 @pytest.fixture
@@ -176,19 +165,10 @@ async def stopped(site: Site) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def stalled(site: Site) -> AsyncIterator[None]:
+async def frozen(site: Site) -> AsyncIterator[None]:
     """Its processes do not run: it accepts, and never answers."""
-    parent = site.server.pid
-    assert parent is not None
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    processes = [parent, *map(int, children)]
-    for pid in processes:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stalled(site.server.pid):
         yield
-    finally:
-        for pid in reversed(processes):
-            os.kill(pid, signal.SIGCONT)
 
 
 @asynccontextmanager
@@ -201,7 +181,7 @@ async def slow(site: Site) -> AsyncIterator[None]:
         site.proxy.delay = 0.0
 
 
-LOST: Final[dict[str, Callable[[Site], Any]]] = {"stopped": stopped, "stalled": stalled, "slow": slow}
+LOST: Final[dict[str, Callable[[Site], Any]]] = {"stopped": stopped, "stalled": frozen, "slow": slow}
 
 
 # What is asked

@@ -17,7 +17,8 @@ API_PATH: Final = "/api/harvest"
 DEFAULT_URL: Final = f"http://127.0.0.1:8400{API_PATH}"
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 refused, or the run did not complete; 2 used wrongly; 3 the console or a shard does not "
-    "answer, or the outcome is unknown; 4 the run is still open."
+    "answer, or the outcome is unknown; 4 the run is still open. A list that lacks a shard "
+    "says so on stderr."
 )
 _SECONDS: Final = 45.0
 _OPTIONS: Final = {

@@ -30,7 +30,6 @@ ROLES: Final = {
     "readable": WorkerState("Readable", "paused"),
     "candidate": WorkerState("Not read yet", "unknown"),
 }
-RESERVED: Final = WorkerState("Reserved", "continued")
 CHECKS: Final = {
     "done": WorkerState("Done", "completed"),
     "waiting": WorkerState("Waiting", "paused"),

@@ -178,9 +178,8 @@ def _states(view: ResidencyView) -> list[tuple[str, str]]:
     states = []
     if not view.has_database:
         states.append(("No database here", "failed"))
-    states.append(("Writable", "running") if view.writable else ("Draining", "paused"))
-    if view.reserved:
-        states.append(("Reserved", "continued"))
+    word, shape = ("Writable", "running") if view.writable else ("Draining", "paused")
+    states.append((f"{word}, reserved" if view.reserved else word, shape))
     return states
 
 
