@@ -13,8 +13,11 @@ import pytest
 
 from harvest import Harvest, WorkerOptions, WorkflowContext, clock
 from harvest.operations import starting
+from harvest.replay.commands import ScheduleActivity
 from harvest.shards import Shards
 from harvest.store.store import Store
+from harvest.worker.activities import ActivityRunner
+from harvest.worker.options import Counters
 from tests.scale import scale
 from tests.support import at_work
 
@@ -112,3 +115,18 @@ async def test_runs_on_one_shard_go_on_while_another_one_drains(
     assert waited, "the backlog was gone before: nothing was shown"
     proof("waits beside a backlog", worst=round(max(waited), 3), runs=len(waited), workflow=workflow)
     assert max(waited) < 2
+
+
+def test_who_waits_for_a_thread_still_does_after_claiming_what_needs_none() -> None:
+    options = WorkerOptions(activity_slots=100, threads=1)
+    runner = ActivityRunner(app.registry, options, Counters())
+    woken: list[int] = []
+    assert runner.take_claimed(0, "waits_in_a_thread")
+    names, _ = runner.takeable(1, lambda: woken.append(1))
+    assert names == ["waits"]
+    runner.content(1, names)
+    threaded = app.registry.activities["waits_in_a_thread"]
+    runner.give_back(0, ScheduleActivity(1, threaded.name, b"null", "", "default", threaded.options, threaded))
+    assert woken == [1], "the shard that waits hears of the thread that is free"
+    assert not runner.take_claimed(0, "waits_in_a_thread"), "it is for who waits"
+    assert runner.take_claimed(1, "waits_in_a_thread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID
 
@@ -132,10 +132,14 @@ class ActivityRunner:
             self._thread_slots.wait(shard_id, wake)
         return names, most
 
-    def content(self, shard_id: int) -> None:
-        """A shard has claimed what it found, or cannot claim: no slot is kept for it."""
+    def content(self, shard_id: int, names: Sequence[str] | None = None) -> None:
+        """A shard has claimed what it found of these activities, or cannot claim: no slot is kept for it.
+
+        Where what needs a thread was not among them, it still waits for one.
+        """
         self._slots.content(shard_id)
-        self._thread_slots.content(shard_id)
+        if names is None or len(names) == len(self._registry.activities):
+            self._thread_slots.content(shard_id)
 
     def reserve(self, shard_id: int, command: ScheduleActivity) -> bool:
         """Take a slot for an activity that its decision starts here, or leave it to whoever claims it."""

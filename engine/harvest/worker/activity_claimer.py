@@ -110,7 +110,7 @@ class ActivityClaimer:
             of_sessions=self._only_sessions,
         )
         if len(claimed) < most:
-            self._runner.content(self._store.shard_id)
+            self._runner.content(self._store.shard_id, names)
         if clock.monotonic() > self._suspects_at and most > len(claimed) and not self._only_sessions:
             self._suspects_at = clock.monotonic() + trial.SUSPECTS_SECONDS
             claimed += await self._claim_suspect(names)

@@ -54,7 +54,7 @@ class Slots:
         """Give one back; shards that wait and have less than their share hear of it."""
         self.free += 1
         self._used[shard_id] -= 1
-        if self._waiting and len(self._taking()) > 1:
+        if self._waiting and len(self._taking() | {shard_id}) > 1:
             share, now = self._share(), clock.monotonic()
             for other, wait in self._waiting.items():
                 if self._used.get(other, 0) < share:
