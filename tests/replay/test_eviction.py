@@ -233,13 +233,13 @@ def test_what_runs_when_runs_are_evicted_runs_under_their_own_closed_loops_and_a
     gc.disable()
     try:
         for one in runs:
-            work, run, before = work_of(one), one.run, len(loops)
+            work, run, loop, before = work_of(one), one.run, one.run.loop, len(loops)
             began, began_at = time.perf_counter(), time.thread_time()
             kept.let_go(work)
             processor.append(time.thread_time() - began_at)
             wall.append(time.perf_counter() - began)
-            assert {id(loop) for loop in loops[before:]} <= {id(run.loop)}
-            assert run.loop.is_closed()
+            assert {id(loop) for loop in loops[before:]} <= {id(loop)}
+            assert loop.is_closed()
             assert not run.asked
             assert not run.details
             assert not run.progress
@@ -344,8 +344,8 @@ def test_memory_is_as_before_when_runs_were_evicted(proof: Callable[..., None]) 
         end = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert end < 1.1 * start
     assert most - start > 1_000 * PARKED, "what is parked is what is measured"
+    assert end - start < 0.01 * (most - start), "the one that refuses to end is kept"
     proof("traced memory", runs=PARKED, start_kib=start / 1024, parked_kib=most / 1024, end_kib=end / 1024)
 
 

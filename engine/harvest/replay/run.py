@@ -362,6 +362,10 @@ class Run(RunState):
             traceback.clear_frames(self.failure.__traceback__)
         self.tasks, self._generators = [], []
         self._context = Context()
+        # All these refer to the run in their turn. The circles are cut here: what is left for the collector adds up, in
+        # a worker that ends thousands of runs a second, to collections that hold its loop for most of a second.
+        self.main, self.loop = None, _GONE
+        self._messages = self._versions = None
 
     def _prune(self) -> None:
         self.tasks = [task for task in self.tasks if not task.done()]
@@ -369,4 +373,5 @@ class Run(RunState):
         self._prune_above = 2 * (len(self.tasks) + len(self._generators)) + SPARE_BEFORE_PRUNING
 
 
+_GONE: Final = WorkflowLoop(None, 0)  # type: ignore[abstract, arg-type]
 unwinding.DRIVERS.update(driver.__code__ for driver in (Run._release_conditions, Run._resolve, Run.looking))
