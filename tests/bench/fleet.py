@@ -97,6 +97,12 @@ class Fleet:
                 raise TimeoutError(f"the partitions are owned {await self._owned()}, not {target} each")
             await asyncio.sleep(LOOK_SECONDS)
 
+    async def disown(self) -> None:
+        """Turn owner mode off, if it is on, and wait until every worker knows."""
+        await owner_mode.disable(self.shards, ACTOR, 0, reason="bench")
+        while any(each["counters"]["partitions_owned"] for each in await self.told()):
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def _owned(self) -> list[int]:
         rows = await self.shards.store(0).read.fetch(
             "select owner, count(*) as n from harvest_partitions where owner is not null group by owner"
@@ -104,11 +110,11 @@ class Fleet:
         counts = {row["owner"]: row["n"] for row in rows}
         return [counts.get(member.id, 0) for member in self.members]
 
-    async def enqueue(self, workflow: str, count: int, *arguments: object) -> list[str]:
-        """Queue runs with the same input; returns their workflow ids."""
+    async def enqueue(self, workflow: str, count: int, *arguments: object, first: int = 0) -> list[str]:
+        """Queue runs with the same input; returns their workflow ids, which are numbered from `first` on."""
         # An input is the JSON value of the only parameter, or the array of several.
         body = encode(arguments[0] if len(arguments) == 1 else arguments or None)
-        ids = [f"{workflow}-{number}" for number in range(count)]
+        ids = [f"{workflow}-{number}" for number in range(first, first + count)]
         await starting.start_many(self.shards, workflow, ids, body)
         return ids
 
@@ -123,6 +129,10 @@ class Fleet:
     async def go(self) -> None:
         """Let every worker claim."""
         await asyncio.gather(*(member.ask("go") for member in self.members))
+
+    async def hold(self) -> None:
+        """Let no worker claim, until the next `go`."""
+        await asyncio.gather(*(member.ask("hold") for member in self.members))
 
     async def told(self) -> list[dict[str, Any]]:
         """What each worker tells of itself at this moment."""

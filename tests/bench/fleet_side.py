@@ -3,7 +3,7 @@
     python -m tests.bench.fleet_side warm   URL MODE EAGER COUNT
     python -m tests.bench.fleet_side timers URL MODE COUNT SECONDS
     python -m tests.bench.fleet_side long   URL MODE EAGER
-    python -m tests.bench.fleet_side drain  URL MODE WORKERS COUNT
+    python -m tests.bench.fleet_side modes  URL WORKERS COUNT ROUNDS
     python -m tests.bench.fleet_side idle   URL MODE WORKERS COUNT
 
 MODE is `owner` or `claim`; EAGER is 1, or 0 where every activity is queued for whoever claims it. Each makes the schema
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -172,35 +171,47 @@ async def _suffix(
     }
 
 
-async def drain(url: str, mode: str, workers: str, count: str) -> dict[str, Any]:
-    """The queue of (a), drained by some processes: runs a second, processor time of each run, who decided."""
-    async with _prepared(url, mode, int(workers), watched=False) as fleet:
-        ids = await fleet.enqueue("three_steps", int(count), TEXT)
+async def modes(url: str, workers: str, count: str, rounds: str) -> dict[str, list[dict[str, Any]]]:
+    """The queue of (a), drained by the same processes in one mode and in the other, again and again."""
+    drains: dict[str, list[dict[str, Any]]] = {"owner": [], "claim": []}
+    async with _prepared(url, "claim", int(workers), watched=False) as fleet:
         postmaster = await postmaster_of(url)
-        pids = [member.process.pid for member in fleet.members]
-
-        def used() -> tuple[float, float]:
-            return sum(map(processor_seconds, pids)), server_seconds(postmaster)
-
-        workers_before, server_before = used()
-        began = time.perf_counter()
-        since = await _database_time(url)
-        await fleet.go()
-        told = await fleet.closed(int(count), 0)
-        workers_after, server_after = used()
-        wall = time.perf_counter() - began
-        seconds = await _last_end(url, since)
+        ids: list[str] = []
+        for number in range(int(rounds)):
+            # Whoever comes first in one round comes last in the next: neither always meets a server that has rested.
+            for mode in list(drains)[:: 1 if number % 2 == 0 else -1]:
+                await (fleet.own() if mode == "owner" else fleet.disown())
+                ids += await fleet.enqueue("three_steps", int(count), TEXT, first=len(ids))
+                drains[mode].append(await _drained(fleet, int(count), postmaster))
+                await fleet.hold()
     wrong = await wrong_runs(url, ids, encode(TEXT))
     if wrong:
-        raise SystemExit(f"{wrong} of {count} runs did not complete with their result")
-    decided = [each["counters"]["passed"] for each in told]
+        raise SystemExit(f"{wrong} of {len(ids)} runs did not complete with their result")
+    return drains
+
+
+async def _drained(fleet: Fleet, count: int, postmaster: int) -> dict[str, Any]:
+    """What draining the queue took: runs a second, processor time of each run, who decided."""
+    pids = [member.process.pid for member in fleet.members]
+
+    def used() -> tuple[float, float]:
+        return sum(map(processor_seconds, pids)), server_seconds(postmaster)
+
+    counted = await fleet.counters()
+    workers_before, server_before = used()
+    since = await _database_time(fleet.url)
+    await fleet.go()
+    told = await fleet.closed(count, sum(each["closed"] for each in counted))
+    workers_after, server_after = used()
+    seconds = await _last_end(fleet.url, since)
+    done = [_since(each["counters"], before) for each, before in zip(told, counted, strict=True)]
+    decided = [each["passed"] for each in done]
     return {
-        "rate": int(count) / seconds,
-        "workers_ms": (workers_after - workers_before) / int(count) * 1e3,
-        "server_ms": (server_after - server_before) / int(count) * 1e3,
+        "rate": count / seconds,
+        "workers_ms": (workers_after - workers_before) / count * 1e3,
+        "server_ms": (server_after - server_before) / count * 1e3,
         "least_share": min(decided) / sum(decided),
-        "wall": wall,
-        "counters": _summed([each["counters"] for each in told]),
+        "counters": _summed(done),
     }
 
 
@@ -243,6 +254,10 @@ def _summed(counters: list[dict[str, int]]) -> dict[str, int]:
     return {name: sum(each[name] for each in counters) for name in counters[0]}
 
 
+def _since(counters: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {name: counters[name] - before[name] for name in counters}
+
+
 async def _database_time(url: str) -> Any:
     async with connected(url) as connection:
         return await connection.fetchval("select clock_timestamp()")
@@ -266,11 +281,11 @@ async def _all_completed(url: str) -> None:
         raise SystemExit(f"{others} runs did not complete")
 
 
-CASES: Final[dict[str, Callable[..., Awaitable[dict[str, Any]]]]] = {
+CASES: Final[dict[str, Callable[..., Awaitable[Any]]]] = {
     "warm": warm,
     "timers": timers,
     "long": long,
-    "drain": drain,
+    "modes": modes,
     "idle": idle,
 }
 

@@ -18,6 +18,7 @@ import msgspec
 import uvloop
 
 from harvest.shards import Shards
+from harvest.store.claims import NO_EPOCHS, Owner
 from harvest.store.pool import Connections
 from harvest.worker.activities import ActivityRunner
 from harvest.worker.options import WorkerOptions
@@ -93,13 +94,17 @@ class Member:
     def __init__(self, worker: Worker, watch: IdleWatch | None) -> None:
         self._worker = worker
         self._watch = watch
-        for part in worker._parts.values():
-            part.claimer.partitions = list  # of none does it take anything
+        self.hold()
+
+    def hold(self) -> None:
+        """Claim nothing: of no partition is anything taken."""
+        for part in self._worker._parts.values():
+            part.claimer.owner = lambda: Owner(0, NO_EPOCHS)
 
     def go(self) -> None:
         """Claim from now on."""
         for part in self._worker._parts.values():
-            part.claimer.partitions = part.ownership.takeable
+            part.claimer.owner = part.ownership.takeable
             part.claimer.wake()
 
     def told(self) -> dict[str, Any]:
@@ -141,6 +146,8 @@ async def answer(asked: asyncio.StreamReader, member: Member) -> None:
     while (line := (await asked.readline()).decode().strip()) not in ("stop", ""):
         if line == "go":
             member.go()
+        elif line == "hold":
+            member.hold()
         say(member.told())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ TITLE: Final = "runs of three sequential activities, by mode and by number of wo
 MODES: Final = ("owner", "claim")
 SIZES: Final = (1, 2)
 LEAST_OF_CLAIM: Final = 1.0
+LEAST_MEDIAN: Final = {1: 0.97, 2: 0.95}
 MOST_PROCESSOR: Final = 1.25
 LEAST_OF_ONE: Final = 1.0
 LEAST_SHARE: Final = 0.4
@@ -22,13 +24,17 @@ Runs = dict[tuple[str, int], list[dict[str, Any]]]
 
 
 def run(server: BenchServer, plan: Plan) -> Part:
-    """Every mode and size once a round, in turn; then each once more on loops that tell when they idled."""
+    """Each size in turn, some times; each time both modes in turn, some rounds, in the same processes.
+
+    Then each mode and size once more on loops that tell when they idled.
+    """
     runs: Runs = {(mode, size): [] for size in SIZES for mode in MODES}
-    for number in range(plan.step_rounds):
-        # Whoever comes first in one round comes last in the next: neither always meets a server that has rested.
-        for mode, size in list(runs)[:: 1 if number % 2 == 0 else -1]:
-            runs[mode, size].append(_side(server, "drain", mode, size, plan.workflows))
-    idle = {each: _side(server, "idle", *each, plan.workflows) for each in runs}
+    for _ in range(plan.step_rounds):
+        for size in SIZES:
+            told = _side(server, "modes", str(size), str(plan.workflows), str(plan.mode_rounds))
+            for mode in MODES:
+                runs[mode, size] += told[mode]
+    idle = {(mode, size): _side(server, "idle", mode, str(size), str(plan.workflows)) for mode, size in runs}
     figures = [each for of in runs for each in _figures(of, runs[of], idle[of])]
     return Part("k", TITLE, figures, [*_mode_bounds(runs), *_size_bounds(runs), *_idle_bounds(idle)])
 
@@ -52,18 +58,27 @@ def _figures(of: tuple[str, int], told: list[dict[str, Any]], idle: dict[str, An
 
 
 def _mode_bounds(runs: Runs) -> list[Bound]:
-    """The median of the ratios of each round, whose runs were made one after the other."""
-    return [
-        at_least(
-            f"{_workers(size)}: owner mode's rate / claim mode's",
-            statistics.median(
-                owner["rate"] / claim["rate"]
-                for owner, claim in zip(runs["owner", size], runs["claim", size], strict=True)
-            ),
-            LEAST_OF_CLAIM,
-        )
-        for size in SIZES
-    ]
+    """Owner mode's rate over claim mode's, of drains that the same processes made one after the other.
+
+    With one process the interval of its median must reach 1: more cannot be told on a machine that is not alone. Two
+    that own half the partitions each have about 51 and 49 of 100 runs, and one ends before the other; each also walks
+    over the other's tasks.
+    """
+    bounds = []
+    for size in SIZES:
+        pairs = zip(runs["owner", size], runs["claim", size], strict=True)
+        ratios = sorted(owner["rate"] / claim["rate"] for owner, claim in pairs)
+        name = f"{_workers(size)}: owner mode's rate / claim mode's, median of {len(ratios)}"
+        bounds.append(at_least(name, statistics.median(ratios), LEAST_MEDIAN[size]))
+        if size == 1:
+            bounds.append(at_least(f"{name}, upper end of its 95 % interval", _upper_end(ratios), LEAST_OF_CLAIM))
+    return bounds
+
+
+def _upper_end(ordered: list[float]) -> float:
+    """The upper end of the 95 % interval of a median, by the order of the samples alone (the sign test)."""
+    beyond = math.ceil(len(ordered) / 2 + 0.98 * math.sqrt(len(ordered)))
+    return ordered[min(beyond, len(ordered) - 1)]
 
 
 def _size_bounds(runs: Runs) -> list[Bound]:
@@ -98,8 +113,8 @@ def _workers(size: int) -> str:
     return "one process" if size == 1 else "two processes"
 
 
-def _side(server: BenchServer, case: str, mode: str, size: int, count: int) -> dict[str, Any]:
-    url = server.fresh(f"{case}_{mode}")
-    told = run_side("fleet_side", case, url, mode, str(size), str(count), timeout=1200)
+def _side(server: BenchServer, case: str, *arguments: str) -> Any:
+    url = server.fresh(case)
+    told = run_side("fleet_side", case, url, *arguments, timeout=1200)
     server.drop(url)
     return told

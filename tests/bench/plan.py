@@ -10,6 +10,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     rounds: int = 3
     step_rounds: int = 5
+    mode_rounds: int = 10
     workflows: int = 2_000
     closed_runs: int = 200_000
     steps: int = 300
@@ -38,6 +39,7 @@ FULL = Plan()
 QUICK = Plan(
     rounds=1,
     step_rounds=1,
+    mode_rounds=1,
     workflows=500,
     closed_runs=20_000,
     decisions=60,

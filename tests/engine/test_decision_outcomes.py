@@ -21,6 +21,7 @@ from harvest.history.events import Event
 from harvest.operations.decisions import DecisionAttempt, decisions
 from harvest.shards import Shards
 from harvest.store import claims
+from harvest.store.claims import NO_EPOCHS, Owner
 from harvest.store.commit import Answer
 from harvest.store.decisions import DecisionRow
 from harvest.worker import committer
@@ -217,7 +218,7 @@ async def test_a_run_that_another_worker_had_last_is_cold_for_that(work: tuple[W
     handle = await app.start(patient, 1, workflow_id="other")
     await parked(shards, handle.execution_id)
     for part in worker._parts.values():
-        part.claimer.partitions = list
+        part.claimer.owner = lambda: Owner(0, NO_EPOCHS)
     async with another(shards) as other:
         await handle.signal("go")
         await handle.result(SOON)

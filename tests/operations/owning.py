@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from harvest.store import partitions
+from harvest.store import claims, partitions
+from harvest.store.commit import Answer, Batch, commit
 from harvest.store.store import Store
+from tests.store.rows import decide, one
 
 _OWNER = """
 insert into harvest_workers (worker, name, host, pid, build, queues, slots, lease_until, workflow_slots, workflow_types,
@@ -51,3 +53,29 @@ async def end_lease(store: Store, worker: UUID) -> None:
     await store.scan.write(
         "update harvest_workers set lease_until = clock_timestamp() - interval '1 ms' where worker = $1", worker
     )
+
+
+async def own(store: Store, worker: UUID, partition: int) -> int:
+    """Make a worker the owner of one partition; answers the epoch."""
+    epoch: int = await one(
+        store,
+        "update harvest_partitions set owner = $1, epoch = epoch + 1, acquired_at = clock_timestamp() "
+        "where partition = $2 returning epoch",
+        worker,
+        partition,
+    )
+    return epoch
+
+
+async def claimed(store: Store, worker: UUID, owned: dict[int, int] | None = None, generation: int = -1) -> list[UUID]:
+    """Claim, as an owner with these epochs, or as anybody; generation -1 is never the present one."""
+    owner = None if owned is None else claims.Owner.of(generation, owned)
+    return [each.execution_id for each in await claims.claim(store, worker, ["default"], 10, owner=owner)]
+
+
+async def commits(store: Store, worker: UUID, run: UUID, *, attempt: int = 1) -> bool:
+    """Whether a decision of this holder passes."""
+    batch = Batch()
+    decide(batch, run, attempt=attempt)
+    async with store.commit.connection(writes=True) as connection:
+        return (await commit(store, connection, worker, batch))[run] is Answer.PASSED

@@ -17,10 +17,9 @@ from harvest.operations.owner_mode import OwnerModeStatus
 from harvest.shards import Shards
 from harvest.store import claims, partitions
 from harvest.store import owner_mode as rows
-from harvest.store.commit import Answer, Batch, commit
 from harvest.store.store import Store
-from tests.operations.owning import an_owner, end_lease
-from tests.store.rows import a_run, a_worker, decide, one, task_of
+from tests.operations.owning import an_owner, claimed, commits, end_lease, own
+from tests.store.rows import a_run, a_worker, one, task_of
 from tests.support import at_work, check_invariants, eventually
 
 PENDING, HELD = 0, 1
@@ -65,30 +64,6 @@ async def guarded(shards: Shards, actor: Actor) -> UUID:
     worker = await an_owner(shards.store(0), "only")
     await owner_mode.enable(shards, actor, 0, reason="a test")
     return worker
-
-
-async def claimed(store: Store, worker: UUID, owned: list[int] | None = None) -> list[UUID]:
-    return [each.execution_id for each in await claims.claim(store, worker, ["default"], 10, partitions=owned)]
-
-
-async def commits(store: Store, worker: UUID, run: UUID, *, attempt: int = 1) -> bool:
-    """Whether a decision of this holder passes."""
-    batch = Batch()
-    decide(batch, run, attempt=attempt)
-    async with store.commit.connection(writes=True) as connection:
-        return (await commit(store, connection, worker, batch))[run] is Answer.PASSED
-
-
-async def own(store: Store, worker: UUID, partition: int) -> int:
-    """Make a worker the owner of one partition; answers the epoch."""
-    epoch: int = await one(
-        store,
-        "update harvest_partitions set owner = $1, epoch = epoch + 1, acquired_at = clock_timestamp() "
-        "where partition = $2 returning epoch",
-        worker,
-        partition,
-    )
-    return epoch
 
 
 async def test_a_fleet_that_is_alike_turns_it_on_once(shards: Shards, actor: Actor, store: Store) -> None:
@@ -181,9 +156,9 @@ async def test_the_guard_lets_the_owner_alone_take_a_task(shards: Shards, actor:
     assert await claimed(store, worker) == [], "a claim without a token"
     other = await an_owner(store, "other")
     await own(store, other, 0)
-    assert await claimed(store, worker, [0]) == [], "a claim of one who does not own it"
+    assert await claimed(store, worker, {0: 1}) == [], "a claim of one who does not own it"
     assert await task_of(store, run) == (PENDING, None)
-    assert await claimed(store, other, [0]) == [run]
+    assert await claimed(store, other, {0: 1}) == [run]
 
 
 TAKE = """
@@ -255,7 +230,7 @@ async def test_what_an_owner_holds_when_it_is_turned_off_it_may_still_commit(
     worker = await guarded(shards, actor)
     await own(store, worker, 0)
     kept = await a_run(store, None, state=PENDING)
-    assert await claimed(store, worker, [0]) == [kept]
+    assert await claimed(store, worker, {0: 1}) == [kept]
     late = await a_run(store, worker)
     await store.scan.write("update harvest_workflow_tasks set owner_epoch = 0 where execution_id = $1", late)
     await owner_mode.disable(shards, actor, 0, reason="off")

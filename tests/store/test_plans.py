@@ -241,7 +241,7 @@ HOT: dict[str, Statement] = {
     "claim as an owner": lambda s: (
         CLAIM,
         claims.CLAIM_OWNED,
-        [["default"], s.worker, BATCH, *everything(), [], OWNED],
+        [["default"], s.worker, BATCH, *everything(), [], 0, claims.Owner.of(0, dict.fromkeys(OWNED, 1)).epochs],
     ),
     "hand over": lambda s: (SCAN, partitions._TRANSFER, [s.worker, OWNED, s.runs]),
     "runs to warm": lambda s: (CLAIM, partitions._WARMABLE, [s.runs]),

@@ -41,7 +41,9 @@ held as materialized (
       from harvest_workflow_tasks t
      where t.execution_id = any($1) and t.worker is not distinct from $9 and t.state in (1, 3)
        and exists (select from harvest_workers w where w.worker = $9 and w.lease_until > clock_timestamp())
-       and (t.owner_epoch is null or exists (
+       and (t.owner_epoch is null
+            or t.owner_generation = (select w.generation from harvest_workers w where w.worker = $9)
+            or exists (
                select from harvest_partitions p
                 where p.partition = t.partition and p.owner = $9 and p.epoch = t.owner_epoch))
        for no key update of t skip locked

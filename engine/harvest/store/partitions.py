@@ -1,7 +1,9 @@
 """Who owns the partitions of a shard: taking, offering and handing them over, and the journal of it (decision 0009).
 
 A partition is its owner's while that worker's lease lives: one row is renewed for all partitions of a process. Whoever
-takes a partition raises its epoch; commits under an earlier one are refused.
+takes a partition raises its epoch; commits under an earlier one are refused. Whatever takes partitions from a worker
+also raises that worker's generation (a trigger does), so that a commit of tasks which were all taken in the present one
+need not look at their partitions.
 
 Lock order: partitions by number, workflow tasks.
 """
@@ -34,9 +36,13 @@ class Owned(Struct, frozen=True):
 
 
 class Scan(Struct, frozen=True):
-    """What one look showed; `live` are the live owners in the order of their ids, `at` the database's time."""
+    """What one look showed; `live` are the live owners in the order of their ids, `at` the database's time.
+
+    `generation` is the looking worker's, from before the map was read; None where it has stopped.
+    """
 
     owner_mode: bool
+    generation: int | None
     at: datetime
     live: list[UUID]
     partitions: list[Owned]
@@ -62,10 +68,10 @@ LIVE: Final = f"""({{0}}.status = 'active' and {{0}}.lease_until > clock_timesta
 _SEEN: Final = f"""
 with mine as (
     update harvest_workers set scanned_at = clock_timestamp() where worker = $1 and status <> 'stopped'
- returning worker, status = 'active' and coalesce(workflow_slots, 1) > 0
+ returning worker, generation, status = 'active' and coalesce(workflow_slots, 1) > 0
            and cardinality(workflow_types) > 0 as can_own
 )
-select m.owner_mode, clock_timestamp() as at,
+select m.owner_mode, (select generation from mine) as generation, clock_timestamp() as at,
        array(select worker from (
            select w.worker from harvest_workers w where w.worker <> $1 and {LIVE.format("w")}
             union all
@@ -212,7 +218,8 @@ async def scan(store: Store, worker: UUID) -> Scan:
     """Say that this worker's owner loop is live, and look at the switch, the live owners and, if it is on, the map."""
     (row,) = await store.scan.write(_SEEN, worker)
     rows = await store.scan.fetch(_PARTITIONS) if row["owner_mode"] else []
-    return Scan(row["owner_mode"], row["at"], list(row["live"]), [Owned(*each.values()) for each in rows])
+    owned = [Owned(*each.values()) for each in rows]
+    return Scan(row["owner_mode"], row["generation"], row["at"], list(row["live"]), owned)
 
 
 async def acquire(store: Store, worker: UUID, most: int) -> dict[int, int]:

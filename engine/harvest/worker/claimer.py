@@ -13,7 +13,7 @@ from harvest import clock
 from harvest.errors import ShardUnavailableError
 from harvest.history.events import Event
 from harvest.store import claims
-from harvest.store.claims import Claimed
+from harvest.store.claims import Claimed, Owner
 from harvest.store.decisions import ColdReason
 from harvest.store.marks import HANDICAP, Marks
 from harvest.store.store import Store
@@ -59,7 +59,7 @@ class Claimer:
         self._trial = trial
         self._contended = False
         self._stale: list[Work] = []
-        self.partitions: Callable[[], list[int] | None] = lambda: None
+        self.owner: Callable[[], Owner | None] = lambda: None
         self.give_back: Callable[[list[tuple[UUID, int]]], None] = lambda _: None
         self.on_doubt: Callable[[], None] = lambda: None
         self.on_cycles: Callable[[], None] = lambda: None
@@ -155,7 +155,8 @@ class Claimer:
         return works
 
     async def _claim_suspect(self) -> list[Claimed]:
-        if (partitions := self.partitions()) == [] or self._room <= 0:
+        owner = self.owner()
+        if (owner is not None and owner.has_none) or self._room <= 0:
             return []
         for queue in self._options.queues:
             found = await claims.claim(
@@ -165,7 +166,7 @@ class Claimer:
                 1,
                 suspects=True,
                 lacks=self.lacking.definitions,
-                partitions=partitions,
+                owner=owner,
             )
             if found:
                 self._counters.claims += 1
@@ -173,9 +174,10 @@ class Claimer:
         return []
 
     async def _claim(self) -> list[Claimed]:
-        if (partitions := self.partitions()) == [] or self._room <= 0:
+        owner = self.owner()
+        if (owner is not None and owner.has_none) or self._room <= 0:
             return []
-        matching = await self._claim_matching() if self._contended and partitions is None else []
+        matching = await self._claim_matching() if self._contended and owner is None else []
         most = min(self._options.claim_batch, self._room) - len(matching)
         if most <= 0:
             self._counters.claims += len(matching)
@@ -187,7 +189,7 @@ class Claimer:
             most,
             self._marks,
             lacks=self.lacking.definitions,
-            partitions=partitions,
+            owner=owner,
         )
         self._contended = len(claimed) >= most and any(each.last_worker not in (None, self._worker) for each in claimed)
         self._counters.claims += len(claimed) + len(matching)

@@ -20,6 +20,7 @@ from harvest import clock
 from harvest.errors import ShardUnavailableError
 from harvest.history.ids import PARTITIONS, ExecutionId, shard_of
 from harvest.store import partitions
+from harvest.store.claims import Owner
 from harvest.store.partitions import Owned, Scan
 from harvest.store.store import Store
 from harvest.worker.committer import Committer
@@ -50,6 +51,7 @@ class Ownership:
     ) -> None:
         self.owner_mode = False
         self.owned: dict[int, int] = {}
+        self._generation = -1
         self.on_change: Callable[[], None] = lambda: None
         self.on_expired: Callable[[], Awaitable[None]] | None = None
         self._store = store
@@ -66,11 +68,12 @@ class Ownership:
         self._draining = False
         committer.on_fenced = self._note_fenced
 
-    def takeable(self) -> list[int] | None:
+    def takeable(self) -> Owner | None:
         """The partitions whose tasks this worker takes; None where tasks are claimed by whoever comes first."""
         if not self.owner_mode:
             return None
-        return [partition for partition in self.owned if partition not in self._leaving]
+        leaving = self._leaving
+        return Owner.of(self._generation, {each: epoch for each, epoch in self.owned.items() if each not in leaving})
 
     def kick(self) -> None:
         """Somebody has something to say: an offer, an answer to one, the switch."""
@@ -148,6 +151,7 @@ class Ownership:
         changed = not self.owner_mode or mine != self.owned
         lost = self.owned.keys() - mine.keys()
         self.owner_mode = True
+        self._generation = -1 if scan.generation is None else scan.generation
         self._counters.partitions_owned += len(mine) - len(self.owned)
         self.owned = mine
         self._leaving &= mine.keys()

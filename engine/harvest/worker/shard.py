@@ -118,7 +118,7 @@ class ShardWorker(Runner):
         """Who hears of what."""
         self.claimer.on_cycles = self.activity_claimer.on_cycles = self._note_cycles
         self.claimer.give_back = self._recovery.give_back
-        self.claimer.partitions = self.ownership.takeable
+        self.claimer.owner = self.ownership.takeable
         self.claimer.on_doubt = self._recovery.on_doubt = self.activity_claimer.on_doubt = self._doubts.arise
         self.activity_claimer.on_taken = self.rollups.activity_taken
         self.ownership.on_change = self.claimer.look_anew
