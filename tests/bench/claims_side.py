@@ -21,7 +21,7 @@ import msgspec
 import uvloop
 
 from harvest.history.kinds import EventKind
-from harvest.store import claims
+from harvest.store import activity_claims, claims
 from harvest.store.marks import HANDICAP, Marks
 from harvest.store.migrate import upgrade
 from harvest.store.picking import columns
@@ -96,7 +96,7 @@ class Site:
         """One claim; how many tasks it took."""
         if self.kind == "workflow":
             return len(await claims.claim(self.store, self.worker, QUEUES, most, marks))
-        return len(await claims.claim_activities(self.store, self.worker, "bench", QUEUES, ["a"], most, marks))
+        return len(await activity_claims.claim_activities(self.store, self.worker, "bench", QUEUES, ["a"], most, marks))
 
     async def finish(self) -> None:
         """What was claimed is done."""
@@ -109,7 +109,7 @@ class Site:
         if self.kind == "workflow":
             return buffers(await explained(self.connection, "workflow", claims.CLAIM, values))
         values += [["a"], int(EventKind.ACTIVITY_STARTED), "bench"]
-        return buffers(await explained(self.connection, "activity", claims.CLAIM_ACTIVITIES, values))
+        return buffers(await explained(self.connection, "activity", activity_claims.CLAIM_ACTIVITIES, values))
 
     async def sample(self, most: int, *, look: bool, explain: bool) -> tuple[float, float | None]:
         """Milliseconds and, if asked for, pages of one claim. As many tasks come as go."""

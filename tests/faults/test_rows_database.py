@@ -24,7 +24,7 @@ from harvest.history.ids import ExecutionId
 from harvest.operations import signalling
 from harvest.operations.actor import in_process
 from harvest.shards import Shards
-from harvest.store import claims, migrate
+from harvest.store import activity_claims, claims, migrate
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.pool import COMMIT, READ, WRITE
 from harvest.store.store import Store
@@ -321,8 +321,8 @@ async def test_56_a_suspect_run_that_was_claimed_before_a_claim_that_failed_is_d
 async def test_56_an_activity_that_was_claimed_before_a_claim_that_failed_runs(
     new_database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fails = FailsAfter(claims.claim_activities)
-    monkeypatch.setattr(claims, "claim_activities", fails)
+    fails = FailsAfter(activity_claims.claim_activities)
+    monkeypatch.setattr(activity_claims, "claim_activities", fails)
     monkeypatch.setattr(trial, "SUSPECTS_SECONDS", 0.0)
     url = new_database("activity_claimed_before")
     async with at_work(app, url):

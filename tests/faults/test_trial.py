@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harvest import Harvest, WorkflowContext
-from harvest.store import claims
+from harvest.store import activity_claims, claims
 from harvest.store.commit import commit
 from harvest.worker import committer, trial
 from tests.support import at_work, check_invariants, eventually
@@ -70,7 +70,7 @@ async def test_no_activity_is_tried_while_a_run_is(
     url = new_database("run_on_trial")
     _, run = await suspects(url)
     taken, may_commit, looks = asyncio.Event(), asyncio.Event(), 0
-    claim = claims.claim_activities
+    claim = activity_claims.claim_activities
 
     async def commit_late(store: Any, connection: Any, worker: Any, batch: Any) -> Any:
         if any(row[0] == run.execution_id for row in batch.decisions):
@@ -85,7 +85,7 @@ async def test_no_activity_is_tried_while_a_run_is(
         return await claim(*arguments, **options)
 
     monkeypatch.setattr(committer, "commit", commit_late)
-    monkeypatch.setattr(claims, "claim_activities", claim_once_the_run_is_on_trial)
+    monkeypatch.setattr(activity_claims, "claim_activities", claim_once_the_run_is_on_trial)
     async with at_work(app, url) as (_, shards):
 
         async def has_looked() -> bool:

@@ -15,7 +15,7 @@ from harvest.operations import auditing, owner_mode
 from harvest.operations.actor import Actor
 from harvest.operations.owner_mode import OwnerModeStatus
 from harvest.shards import Shards
-from harvest.store import claims, partitions
+from harvest.store import activity_claims, partitions
 from harvest.store import owner_mode as rows
 from harvest.store.store import Store
 from tests.operations.owning import an_owner, claimed, commits, end_lease, own
@@ -189,7 +189,7 @@ async def test_who_took_a_task_under_an_epoch_that_is_not_the_present_one_commit
 async def test_activities_are_claimed_as_before(shards: Shards, actor: Actor, store: Store) -> None:
     worker = await guarded(shards, actor)
     run = await a_run(store, None, state=PENDING, pending={1: 0})
-    found = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
+    found = await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
     assert [each.execution_id for each in found] == [run]
 
 

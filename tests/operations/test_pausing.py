@@ -15,7 +15,7 @@ from harvest.history.kinds import EventKind
 from harvest.operations import auditing, closing, pausing, reading, signalling, starting
 from harvest.operations.actor import Actor
 from harvest.shards import Shards
-from harvest.store import claims, closings, results
+from harvest.store import activity_claims, claims, closings, results
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.results import ActivityRetry
 from harvest.store.store import Store
@@ -142,7 +142,7 @@ async def test_activities_of_a_paused_run_wait_and_their_timeouts_with_them(
     await scheduled(store, run, other)
     before = await one(store, "select timeout_at from harvest_activity_tasks where execution_id = $1", run)
     await pausing.pause(shards, actor, run)
-    claimed = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
+    claimed = await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
     assert [each.execution_id for each in claimed] == [other]
     pending = (await reading.get(shards, run)).pending.activities
     assert [(each.next_try_at, each.timeout_at) for each in pending] == [(None, None)]
@@ -152,7 +152,7 @@ async def test_activities_of_a_paused_run_wait_and_their_timeouts_with_them(
     await pausing.resume(shards, actor, run)
     after = await one(store, "select timeout_at from harvest_activity_tasks where execution_id = $1", run)
     assert timedelta(seconds=30) <= after - before < timedelta(seconds=60)
-    claimed = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
+    claimed = await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
     assert [each.execution_id for each in claimed] == [run]
 
 
@@ -176,11 +176,11 @@ async def test_an_attempt_that_fails_while_the_run_is_paused_is_tried_again_afte
     assert await activities_of(store, run) == {3: (1, 1)}
     await results.retry_activities(store, [ActivityRetry(run, 3, 1, worker, 0.0, None)])
     for _ in range(3):
-        assert await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10) == []
+        assert await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10) == []
     put_off = "select count(*) from harvest_activity_tasks where execution_id = $1 and due > now() + interval '1 day'"
     assert await one(store, put_off, run) == 1
     await pausing.resume(shards, actor, run)
-    (claimed,) = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
+    (claimed,) = await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
     assert (claimed.execution_id, claimed.seq, claimed.attempt) == (run, 3, 2)
 
 

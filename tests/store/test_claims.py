@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from harvest.store import claims, fleet
+from harvest.store import activity_claims, claims, fleet
 from harvest.store.claims import Claimed
 from harvest.store.marks import HANDICAP, Marks
 from harvest.store.results import ActivityEnd, end_activities
@@ -111,7 +111,7 @@ async def test_without_a_living_lease_nothing_is_taken(store: Store, lease: floa
     run = await a_run(store, None, state=0, pending={1: 0})
     worker = await a_worker(store, lease=lease) if lease else UUID(int=1)
     assert not await claimed(store, worker)
-    assert not await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
+    assert not await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10)
     assert await task_of(store, run) == (0, None)
     assert await activities_of(store, run) == {1: (0, 0)}
 
@@ -119,7 +119,7 @@ async def test_without_a_living_lease_nothing_is_taken(store: Store, lease: floa
 async def test_claiming_an_activity_records_its_start_in_the_same_statement(store: Store) -> None:
     worker = await a_worker(store)
     run = await a_run(store, None, state=2, pending={1: 0, 2: 3})
-    taken = await claims.claim_activities(store, worker, "the worker", ["default"], ["a"], 10)
+    taken = await activity_claims.claim_activities(store, worker, "the worker", ["default"], ["a"], 10)
     assert {(each.seq, each.attempt) for each in taken} == {(1, 1), (2, 4)}
     assert await next_id(store, run) == 4
     rows = await store.scan.fetch("select seq, payload from harvest_events where execution_id = $1 and kind = 6", run)
@@ -132,8 +132,8 @@ async def test_claiming_an_activity_records_its_start_in_the_same_statement(stor
 async def test_an_activity_of_another_name_or_queue_is_not_taken(store: Store) -> None:
     worker = await a_worker(store)
     run = await a_run(store, None, state=2, pending={1: 0})
-    assert not await claims.claim_activities(store, worker, "w", ["default"], ["b"], 10)
-    assert not await claims.claim_activities(store, worker, "w", ["other"], ["a"], 10)
+    assert not await activity_claims.claim_activities(store, worker, "w", ["default"], ["b"], 10)
+    assert not await activity_claims.claim_activities(store, worker, "w", ["other"], ["a"], 10)
     assert await activities_of(store, run) == {1: (0, 0)}
 
 
@@ -166,7 +166,7 @@ async def test_what_was_on_a_lost_worker_twice_is_taken_alone(store: Store) -> N
     suspects = await claims.claim(store, worker, ["default"], 1, suspects=True)
     assert [each.execution_id for each in suspects] == [runs[0]]
     for suspect, run in ((False, runs[1]), (True, runs[0])):
-        taken = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, suspects=suspect)
+        taken = await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, suspects=suspect)
         assert [each.execution_id for each in taken] == [run]
 
 
@@ -215,7 +215,7 @@ class Backlog:
         if self.is_first_kind:
             taken = await claims.claim(self.store, worker, ["default"], most, marks)
         else:
-            taken = await claims.claim_activities(self.store, worker, "w", ["default"], ["a"], most, marks)
+            taken = await activity_claims.claim_activities(self.store, worker, "w", ["default"], ["a"], most, marks)
         return [each.execution_id for each in taken]
 
 
@@ -264,8 +264,8 @@ async def test_an_activity_whose_run_was_locked_is_taken_by_the_next_claim(store
     )
     async with store.write.connection() as connection, connection.transaction():
         await connection.execute("select from harvest_executions where execution_id = $1 for update", run)
-        assert not await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, marks)
-    taken = await claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, marks)
+        assert not await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, marks)
+    taken = await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 10, marks)
     assert [each.execution_id for each in taken] == [run]
 
 

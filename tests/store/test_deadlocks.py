@@ -21,7 +21,7 @@ from harvest.history.ids import mint_execution_id
 from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.shards import Shards
-from harvest.store import appends, claims, closings, fleet, results, timers, upkeep
+from harvest.store import activity_claims, appends, claims, closings, fleet, results, timers, upkeep
 from harvest.store.commit import HELD, PARKED, Batch, Successor, commit
 from harvest.store.results import ActivityEnd, ActivityRetry
 from harvest.store.store import Store
@@ -86,7 +86,7 @@ class Hunt:
     async def claim(self, store: Store) -> None:
         worker = self.chance.choice(self.workers)
         await claims.claim(store, worker, ["default"], 5)
-        await claims.claim_activities(store, worker, "w", ["default"], ["a"], 5)
+        await activity_claims.claim_activities(store, worker, "w", ["default"], ["a"], 5)
 
     async def commit(self, store: Store) -> None:
         worker = self.chance.choice(self.workers)

@@ -14,6 +14,7 @@ import pytest
 
 from harvest.history.kinds import EventKind
 from harvest.store import (
+    activity_claims,
     appends,
     audit,
     changes,
@@ -247,23 +248,23 @@ HOT: dict[str, Statement] = {
     "runs to warm": lambda s: (CLAIM, partitions._WARMABLE, [s.runs]),
     "claim a suspect activity": lambda s: (
         CLAIM,
-        claims.CLAIM_SUSPECT_ACTIVITY,
+        activity_claims.CLAIM_SUSPECT_ACTIVITY,
         [["default"], s.worker, 1, ["a"], 6, "w"],
     ),
     "claim activities": lambda s: (
         CLAIM,
-        claims.CLAIM_ACTIVITIES,
+        activity_claims.CLAIM_ACTIVITIES,
         [["default"], s.worker, BATCH, *everything(), ["a"], 6, "w"],
     ),
     "claim activities from marks": lambda s: (
         CLAIM,
-        claims.CLAIM_ACTIVITIES,
+        activity_claims.CLAIM_ACTIVITIES,
         [["default"], s.worker, BATCH, *from_marks(), ["a"], 6, "w"],
     ),
     "claim what was here": lambda s: (CLAIM, claims.CLAIM_MATCHING, [["default"], s.worker, 32, []]),
     "claim activities of sessions": lambda s: (
         CLAIM,
-        claims.CLAIM_OF_SESSIONS,
+        activity_claims.CLAIM_OF_SESSIONS,
         [["default"], s.worker, BATCH, ["a"], 6, "w"],
     ),
     "open sessions": lambda s: (SCAN, worker_sessions._TAKE, [s.worker, ["default"], 10, s.worker.hex, "w"]),

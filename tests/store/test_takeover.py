@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from harvest.store import claims, fleet, upkeep
+from harvest.store import activity_claims, claims, fleet, upkeep
 from harvest.store.commit import Answer, Batch, commit
 from harvest.store.store import Store
 from tests.store.gate import stopped_commit
@@ -168,7 +168,7 @@ async def test_an_activity_that_has_struck_out_is_not_claimed_again_and_comes_up
     await store.scan.write("update harvest_activity_tasks set strikes = 2 where execution_id = $1", run)
     assert (run, 1, 3) in (await fleet.free_lost(store)).struck_out
     heir = await a_worker(store)
-    taken = await claims.claim_activities(store, heir, "heir", ["default"], ["a"], 1000)
+    taken = await activity_claims.claim_activities(store, heir, "heir", ["default"], ["a"], 1000)
     assert run not in {each.execution_id for each in taken}
     assert run in {each.execution_id for each in await upkeep.overdue_activities(store)}
 

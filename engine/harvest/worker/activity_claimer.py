@@ -11,8 +11,8 @@ import asyncpg
 
 from harvest import clock
 from harvest.errors import ShardUnavailableError
-from harvest.store import claims, results
-from harvest.store.claims import ClaimedActivity
+from harvest.store import activity_claims, results
+from harvest.store.activity_claims import ClaimedActivity
 from harvest.store.marks import Marks
 from harvest.store.store import Store
 from harvest.worker import trial
@@ -99,7 +99,7 @@ class ActivityClaimer:
         most = min(room, self._options.claim_batch)
         if not names or most <= 0:
             return 0
-        claimed = await claims.claim_activities(
+        claimed = await activity_claims.claim_activities(
             self._store,
             self._worker,
             self._options.display_name,
@@ -142,7 +142,7 @@ class ActivityClaimer:
             return []
         try:
             for queue in self._options.queues:
-                if found := await claims.claim_activities(
+                if found := await activity_claims.claim_activities(
                     self._store, self._worker, self._options.display_name, [queue], names, 1, suspects=True
                 ):
                     return found

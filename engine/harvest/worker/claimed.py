@@ -10,7 +10,7 @@ from harvest.history.data import ActivityFailed, ActivityScheduled, Failure
 from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId
 from harvest.history.kinds import EventKind
-from harvest.store.claims import ClaimedActivity
+from harvest.store.activity_claims import ClaimedActivity
 from harvest.worker.activities import Attempt, Ended
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError)

@@ -12,8 +12,8 @@ import asyncpg
 
 from harvest import clock
 from harvest.errors import ShardUnavailableError
-from harvest.store import claims
-from harvest.store.claims import ClaimedActivity
+from harvest.store import activity_claims, claims
+from harvest.store.activity_claims import ClaimedActivity
 from harvest.store.store import Store
 
 _log = logging.getLogger("harvest.worker")
@@ -79,7 +79,7 @@ class Doubts:
             self._give_back(sorted(tasks & orphans))
         running = {
             (each.execution_id, each.seq, each.attempt): each
-            for each in await claims.held_activities(self._store, self._worker)
+            for each in await activity_claims.held_activities(self._store, self._worker)
             if not self._is_running(each.execution_id, each.seq)
         }
         for attempt in activities & running.keys():

@@ -17,7 +17,7 @@ from harvest import clock
 from harvest.errors import ShardUnavailableError
 from harvest.history.kinds import EventKind
 from harvest.store import decisions, rollups
-from harvest.store.claims import ClaimedActivity
+from harvest.store.activity_claims import ClaimedActivity
 from harvest.store.measures import Key, Totals
 from harvest.store.pool import Connections
 from harvest.store.rollups import COARSE_SECONDS, LEAST_COARSE
