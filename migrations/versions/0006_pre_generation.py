@@ -36,6 +36,7 @@ RAISES = (
 
 
 def upgrade() -> None:
+    op.execute("set local lock_timeout = '5s'")
     for statement in (*COLUMNS, *RAISES):
         op.execute(statement)
     op.execute("update harvest_meta set schema_level = 6")
