@@ -22,11 +22,11 @@ Every worker writes what it has measured to each of its shards, every five secon
 Its counters begin when it is first asked.
 
 `harvest worker APP --metrics-port 9400` serves one process's own metrics, at `--metrics-host` (127.0.0.1), with those
-that workflow code makes (`ctx.metrics`: `harvest.user.…`). With `--processes`, each process has a port of its own, one
-after the other. Where `OTEL_EXPORTER_OTLP_ENDPOINT` or its like is set, a worker sends metrics and spans by OTLP over
-HTTP; that needs `pip install 'harvest-workflows[otlp]'`. The span of a decision is `workflow.execute`; its
-`harvest.replay` tells whether the run was replayed. A program that embeds workers sets its own providers before they
-start.
+that workflow code makes (`ctx.metrics`: `harvest.user.…`), and how its queues do on the shards that it works on, which
+it looks at every 15 seconds. With `--processes`, each process has a port of its own, one after the other. Where
+`OTEL_EXPORTER_OTLP_ENDPOINT` or its like is set, a worker sends metrics and spans by OTLP over HTTP; that needs
+`pip install 'harvest-workflows[otlp]'`. The span of a decision is `workflow.execute`; its `harvest.replay` tells
+whether the run was replayed. A program that embeds workers sets its own providers before they start.
 
 Labels are a closed set: never an execution, a workflow id, or a worker. In Prometheus, dots are underscores, and
 counters end in `_total`.

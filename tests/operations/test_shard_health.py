@@ -127,10 +127,10 @@ async def test_work_that_somebody_takes_is_not_counted_to_find_what_is_stranded(
     with monkeypatch.context() as patch:
         patch.setattr(rows, "WAITING_WORKFLOWS", counted)
         patch.setattr(rows, "WAITING_ACTIVITIES", counted)
-        assert await rows.stranded(shards.store(0).scan) == 0
+        assert (await rows.sample(shards.store(0).scan)).stranded == 0
     await task(shards, 0, "print")
     await activity(shards, 0, "else")
-    assert await rows.stranded(shards.store(0).scan) == 2
+    assert (await rows.sample(shards.store(0).scan)).stranded == 2
 
 
 async def test_a_sample_of_stranded_work_gives_its_connection_back_soon(shards: Shards) -> None:
@@ -138,7 +138,7 @@ async def test_a_sample_of_stranded_work_gives_its_connection_back_soon(shards: 
     async with store.write.connection() as connection, connection.transaction():
         await connection.execute("lock table harvest_activity_tasks in access exclusive mode")
         with pytest.raises(asyncpg.QueryCanceledError):
-            await asyncio.wait_for(rows.stranded(store.scan), 4)
+            await asyncio.wait_for(rows.sample(store.scan), 4)
     assert await store.scan.fetch("select 1")
     (row,) = await store.scan.fetch("select current_setting('statement_timeout') as limit")
     assert row["limit"] == "0"

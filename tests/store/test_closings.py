@@ -39,7 +39,7 @@ async def terminated(store: Store, run: UUID) -> Appending:
 
 async def overdue(store: Store, run: UUID) -> None:
     await store.scan.write("update harvest_executions set deadline_at = clock_timestamp() where execution_id = $1", run)
-    assert [each[0] for each in await closings.close_overdue(store)] == [run]
+    assert [each.execution_id for each in await closings.close_overdue(store)] == [run]
 
 
 async def the_report(store: Store) -> tuple[dict[str, Any], ChildClosed, ChildWorkflowFailed]:
@@ -178,7 +178,7 @@ async def test_what_moves_between_the_look_and_the_lock_is_left_to_the_next_scan
             assert await scanning == []
     finally:
         await other.close()
-    assert [each[0] for each in await closings.close_overdue(store)] == [run]
+    assert [each.execution_id for each in await closings.close_overdue(store)] == [run]
     assert [r["target_execution_id"] for r in await rows_of(store, "harvest_deliveries")] == [child]
 
 
@@ -190,7 +190,7 @@ async def test_a_locked_run_is_left_to_the_next_scan(store: Store) -> None:
         async with other.transaction():
             await other.execute("select from harvest_executions where execution_id = $1 for update", runs[1])
             async with asyncio.timeout(20):
-                assert {each[0] for each in await closings.close_overdue(store)} == {runs[0], runs[2]}
+                assert {each.execution_id for each in await closings.close_overdue(store)} == {runs[0], runs[2]}
     finally:
         await other.close()
-    assert {each[0] for each in await closings.close_overdue(store)} == {runs[1]}
+    assert {each.execution_id for each in await closings.close_overdue(store)} == {runs[1]}

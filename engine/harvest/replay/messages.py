@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections import deque
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
@@ -37,8 +38,13 @@ class Update(Struct):
     """An update that has not been answered; `begun` once its handler has it."""
 
     event_id: int
+    at: datetime
     data: UpdateAdmitted
     begun: bool = False
+
+    def answer(self, output: bytes | None, failure: Failure | None, *, rejected: bool = False) -> AnswerUpdate:
+        """The command that answers it."""
+        return AnswerUpdate(self.event_id, self.at, self.data.update_id, output, failure, rejected)
 
 
 class Messages:
@@ -131,7 +137,7 @@ class Messages:
 
     def admit(self, event: Event) -> None:
         """An update has come."""
-        update = Update(event.event_id, event.data())
+        update = Update(event.event_id, event.at, event.data())
         self.admitted[event.event_id] = update
         handler = self.updates.get(update.data.name)
         if handler is not None and not self._run.is_done:
@@ -196,10 +202,10 @@ class Messages:
                 output = handler.signature.encode_result(task.result())
             except HarvestError as unencodable:
                 failure = failure_of(unencodable)
-        self._reply(AnswerUpdate(update.event_id, update.data.update_id, output, failure))
+        self._reply(update.answer(output, failure))
 
     def _reject(self, update: Update, failure: Failure) -> None:
-        self._reply(AnswerUpdate(update.event_id, update.data.update_id, None, failure, rejected=True))
+        self._reply(update.answer(None, failure, rejected=True))
 
     def _reply(self, answer: AnswerUpdate) -> None:
         del self.admitted[answer.seq]
@@ -214,9 +220,7 @@ class Messages:
         goes_on = ended and (self._run.continued is not None or will_be_tried_again(self._run))
         for update in list(self.admitted.values()):
             if ended and (update.begun or not goes_on):
-                self._reply(
-                    AnswerUpdate(update.event_id, update.data.update_id, None, ENDED, rejected=not update.begun)
-                )
+                self._reply(update.answer(None, ENDED, rejected=not update.begun))
             elif not ended and not update.begun:
                 self._reject(update, self._no_handler(update.data.name))
 

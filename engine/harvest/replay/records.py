@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -112,9 +113,10 @@ class RecordMarker(Struct):
 
 
 class AnswerUpdate(Struct):
-    """Answer an update; `seq` is the id of the event that admitted it."""
+    """Answer an update; `seq` is the id of the event that admitted it, `admitted_at` its time."""
 
     seq: int
+    admitted_at: datetime
     update_id: str
     output: bytes | None
     failure: Failure | None = None

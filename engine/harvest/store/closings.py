@@ -34,6 +34,15 @@ class End(Struct, frozen=True):
     report: bytes | None
 
 
+class TimedOut(Struct, frozen=True):
+    """A run that its deadline has ended, and the worker that held it."""
+
+    execution_id: UUID
+    partition: int
+    holder: UUID | None
+    workflow_name: str
+
+
 class Ended(Struct, frozen=True):
     """A run that was ended, the worker that held it, and whether deliveries to others were written."""
 
@@ -148,15 +157,17 @@ async def terminate_many(connection: Connection, execution_ids: Sequence[UUID], 
     return await _end_many(connection, ends, EventKind.WORKFLOW_TERMINATED, State.TERMINATED)
 
 
-async def close_overdue(store: Store) -> list[tuple[UUID, int, UUID | None]]:
-    """End runs past their deadline as TIMED_OUT; returns (execution, partition, the worker that held it)."""
+async def close_overdue(store: Store) -> list[TimedOut]:
+    """End runs past their deadline as TIMED_OUT."""
     async with store.scan.connection(writes=True) as connection:
+        late = await connection.fetch(_LATE)
         ends = [
             _end(row, encode_data(WorkflowExecutionTimedOut(deadline=row["deadline_at"])), State.TIMED_OUT)
-            for row in await connection.fetch(_LATE)
+            for row in late
         ]
         ended = await _end_many(connection, ends, EventKind.WORKFLOW_EXECUTION_TIMED_OUT, State.TIMED_OUT)
-    return [(each.execution_id, each.partition, each.holder) for each in ended]
+    names = {row["execution_id"]: row["workflow_name"] for row in late}
+    return [TimedOut(each.execution_id, each.partition, each.holder, names[each.execution_id]) for each in ended]
 
 
 async def _end_many(connection: Connection, ends: list[End], kind: EventKind, state: State) -> list[Ended]:

@@ -285,14 +285,17 @@ marked as (
 )
 select l.worker, null::uuid as execution_id, null::int as seq, null::int as attempt from lost l
  union all
-select null, execution_id, seq, attempt from released where strikes >= {STRIKES}"""
+select null, execution_id, seq, attempt from released where strikes >= {STRIKES}
+ union all
+select null, execution_id, null, null from quarantined"""
 
 
 class Lost(Struct, frozen=True):
-    """Workers found dead, and activities that were running on a dying worker for the third time."""
+    """Workers found dead, activities that were running on a dying worker for the third time, and runs put aside."""
 
     workers: list[UUID]
     struck_out: list[tuple[UUID, int, int]]
+    quarantined: list[UUID] = []
 
 
 async def register(store: Store, row: WorkerRow) -> None:
@@ -374,7 +377,6 @@ async def free_lost(store: Store) -> Lost:
     rows = await store.scan.write(_LOST)
     return Lost(
         workers=[row["worker"] for row in rows if row["worker"] is not None],
-        struck_out=[
-            (row["execution_id"], row["seq"], row["attempt"]) for row in rows if row["execution_id"] is not None
-        ],
+        struck_out=[(row["execution_id"], row["seq"], row["attempt"]) for row in rows if row["seq"] is not None],
+        quarantined=[row["execution_id"] for row in rows if row["execution_id"] is not None and row["seq"] is None],
     )

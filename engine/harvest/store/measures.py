@@ -15,7 +15,7 @@ Kind = Literal["counter", "histogram", "gauge"]
 Key = tuple[str, ...]
 
 LABELS: Final = frozenset(
-    {"workflow", "activity", "queue", "status", "shard", "kind", "name", "reason", "op", "dimension", "outcome"}
+    {"workflow", "activity", "queue", "status", "shard", "kind", "name", "reason", "op", "dimension", "outcome", "site"}
 )
 BOUNDS: Final[tuple[float, ...]] = tuple(float(2**power) / 1e6 for power in range(27))
 """Upper bounds of a histogram's buckets in seconds, from a microsecond to 67 s, each twice the one before; one more
@@ -39,7 +39,13 @@ def _metrics(*rows: tuple[str, Kind, str, str, str]) -> dict[str, Metric]:
 
 CATALOGUE: Final = _metrics(
     ("workflow.started", "counter", "", "workflow", "Runs whose first decision was committed."),
-    ("workflow.terminal", "counter", "", "workflow outcome", "Runs closed by a decision, by the state they closed in."),
+    (
+        "workflow.terminal",
+        "counter",
+        "",
+        "workflow outcome",
+        "Runs closed by a decision or their deadline, by the state they closed in.",
+    ),
     (
         "workflow.duration",
         "histogram",
@@ -49,6 +55,7 @@ CATALOGUE: Final = _metrics(
     ),
     ("workflow.history_size", "histogram", "events", "workflow", "Events in the histories of runs as they closed."),
     ("workflow.continue_as_new", "counter", "", "workflow", "Runs that went on as another."),
+    ("workflow.timeout", "counter", "", "workflow", "Runs that their deadline ended."),
     (
         "workflow.cache_hit",
         "counter",
@@ -66,6 +73,49 @@ CATALOGUE: Final = _metrics(
     ("activity.duration", "histogram", "s", "activity status", "How long attempts ran, by how they ended."),
     ("activity.failed", "counter", "", "activity", "Activities that failed for good."),
     ("activity.retries", "counter", "", "activity", "Attempts after which another follows."),
+    (
+        "activity.timeouts",
+        "counter",
+        "",
+        "activity kind",
+        "Timeouts that came to activities, by which of the four it was.",
+    ),
+    ("timer.started", "counter", "", "workflow", "Timers that committed decisions set."),
+    ("timer.fired", "counter", "", "workflow", "Timers that fired."),
+    (
+        "signal.received",
+        "counter",
+        "",
+        "workflow",
+        "Signals that committed decisions took in; one that a run hands on unread counts again for its successor.",
+    ),
+    ("signal.unhandled", "counter", "", "workflow", "Signals that nobody had taken when a decision closed their run."),
+    (
+        "update.admitted",
+        "counter",
+        "",
+        "workflow",
+        "Updates that committed decisions took in; one that a run hands on counts again for its successor.",
+    ),
+    (
+        "update.duration",
+        "histogram",
+        "s",
+        "workflow status",
+        "From when an update was admitted until its answer was committed: `completed`, `failed` or `rejected`.",
+    ),
+    ("update.completed", "counter", "", "workflow", "Updates that their handler answered."),
+    ("update.failed", "counter", "", "workflow", "Updates whose handler failed, or had no time to end."),
+    ("update.rejected", "counter", "", "workflow", "Updates that were refused before a handler had them."),
+    (
+        "query.duration",
+        "histogram",
+        "s",
+        "workflow kind status",
+        "How long a worker took over a question to a run's code (`query`, `handlers`, `stack`), by how it ended: "
+        "`completed` or `failed`.",
+    ),
+    ("query.resident", "counter", "", "outcome", "Questions that parked code answered, `hit`, and replays, `cold`."),
     ("queue.dispatched", "counter", "", "queue kind", "Workflow tasks and activities taken from a queue."),
     ("queue.schedule_to_start", "histogram", "s", "queue kind", "From when a task was due until it was taken."),
     (
@@ -73,9 +123,10 @@ CATALOGUE: Final = _metrics(
         "gauge",
         "",
         "queue",
-        "Tasks that could be taken now, over all shards, or at least so many; of the console.",
+        "Tasks that could be taken now, over all shards, or at least so many; of the console, and of a worker at its "
+        "own port for its queues and shards.",
     ),
-    ("queue.oldest_pending_age", "gauge", "s", "queue", "How long the oldest of them has been due; of the console."),
+    ("queue.oldest_pending_age", "gauge", "s", "queue", "How long the oldest of them has been due; told by the same."),
     ("shard.dispatched", "counter", "", "shard", "Workflow tasks and activities taken from a shard."),
     (
         "shard.stranded_pending",
@@ -138,7 +189,13 @@ CATALOGUE: Final = _metrics(
     ("worker.evicted", "counter", "", "", "Parked runs let go to keep memory within its bounds."),
     ("worker.waits", "counter", "", "kind", "Looks that found nothing, and pauses after those and after errors."),
     ("worker.failures", "counter", "", "", "Errors of the database or the network that a worker met."),
-    ("worker.pollers", "gauge", "", "queue", "Living workers that take a queue, on each shard; of the console."),
+    (
+        "worker.pollers",
+        "gauge",
+        "",
+        "queue",
+        "Living workers that take a queue, on each shard; told as `queue.depth` is.",
+    ),
     ("worker.slots_in_use", "gauge", "", "kind", "Slots that are taken."),
     ("worker.slots_available", "gauge", "", "kind", "Slots that are free."),
     ("worker.residents", "gauge", "", "", "Parked runs in memory, of all shards."),
@@ -146,6 +203,29 @@ CATALOGUE: Final = _metrics(
     ("db.pool.in_use", "gauge", "", "name", "Connections of a pool that are busy."),
     ("db.pool.idle", "gauge", "", "name", "Connections of a pool that are open and free."),
     ("db.pool.wait_duration", "histogram", "s", "name", "How long callers waited for a busy pool."),
+    (
+        "db.query.duration",
+        "histogram",
+        "s",
+        "name",
+        "How long a connection of a pool was taken, each time for one statement or one transaction.",
+    ),
+    (
+        "db.transaction_retry",
+        "counter",
+        "",
+        "site reason",
+        "What the database refused for now and a worker repeats: a commit (`workflow_task`), a `claim`, a `delivery`, "
+        "or a timer, timeout or result (`scan`); for a `deadlock`, `serialization`, `lock`, `cancelled`, `read_only`, "
+        "`no_room`, `system_error` or `rolled_back`.",
+    ),
+    (
+        "task.quarantined",
+        "counter",
+        "",
+        "kind",
+        "Runs put aside and activities ended because their workers died of them.",
+    ),
     ("scanner.tick", "histogram", "s", "name", "How long the passes of the scanner took."),
 )
 PREFIX: Final = "harvest."
@@ -249,9 +329,14 @@ def with_derived(totals: Totals) -> Totals:
     told = Totals(dict(totals.counters), dict(totals.spreads), dict(totals.gauges))
     for key, share in totals.shares.items():
         _derive_of_share(told, key, share)
+    for key, amount in totals.counters.items():
+        if key[0] == "workflow.timeout":
+            told.count(("workflow.terminal", key[1], "timed_out"), amount)
     for key, spread in totals.spreads.items():
         if key[0] == "queue.schedule_to_start":
             told.count(("queue.dispatched", *key[1:]), spread.count)
+        elif key[0] == "update.duration":
+            told.count((f"update.{key[2]}", key[1]), spread.count)
         elif key[0] == "workflow.duration":
             told.count(("workflow.terminal", *key[1:]), spread.count)
             if key[2] == "continued_as_new":

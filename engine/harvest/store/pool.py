@@ -28,8 +28,14 @@ LOST = (
 GOING_DOWN = (asyncpg.AdminShutdownError, asyncpg.CrashShutdownError)
 QUIET_SECONDS = 1.0
 # Rolled back, out of resources, system error; lock not available, query cancelled, read-only.
-_PASSING_CLASSES = ("40", "53", "58")
-_PASSING_STATES = ("55P03", "57014", "25006")
+_PASSING_CLASSES = {"40": "rolled_back", "53": "no_room", "58": "system_error"}
+_PASSING_STATES = {
+    "40P01": "deadlock",
+    "40001": "serialization",
+    "55P03": "lock",
+    "57014": "cancelled",
+    "25006": "read_only",
+}
 
 
 class Role(Struct, frozen=True):
@@ -138,6 +144,8 @@ class Connections:
         # The pool lets those who come later pass those who wait: under load some would wait until their time is up.
         self._turns = asyncio.Semaphore(role.size)
         self.on_wait: Callable[[float], None] = lambda _: None
+        self.on_use: Callable[[float], None] = lambda _: None
+        self.on_passing: Callable[[asyncpg.PostgresError], None] = lambda _: None
 
     @property
     def in_use(self) -> int:
@@ -195,11 +203,13 @@ class Connections:
         """Hold one connection for at most `limit` seconds; losses become the typed errors above."""
         self._refuse_in_outage()
         await self._turn(limit or self.role.limit)
+        began = clock.monotonic()
         try:
             async with self._acquired(limit or self.role.limit, writes) as connection:
                 yield connection
         finally:
             self._turns.release()
+            self.on_use(clock.monotonic() - began)
 
     async def _turn(self, limit: float) -> None:
         """Wait until a connection is free for this caller. That all are busy says nothing of the database."""
@@ -255,9 +265,11 @@ class Connections:
                 ) from error
             raise self._unavailable(Outage(clock.now(), _reason(error))) from error
         except asyncpg.PostgresError as error:
-            if self.role.for_people and is_passing(error):
-                # Nothing was written, and the same again may pass.
-                raise self._unavailable(Outage(clock.now(), _reason(error))) from error
+            if is_passing(error):
+                self.on_passing(error)
+                if self.role.for_people:
+                    # Nothing was written, and the same again may pass.
+                    raise self._unavailable(Outage(clock.now(), _reason(error))) from error
             raise
         except asyncio.CancelledError:
             _terminate(connection)
@@ -303,6 +315,12 @@ def is_passing(error: asyncpg.PostgresError) -> bool:
     """Whether a refusal says nothing of what was sent: a deadlock, no room, a lock, a limit, a standby."""
     state = error.sqlstate or ""
     return state[:2] in _PASSING_CLASSES or state in _PASSING_STATES
+
+
+def passing_reason(error: asyncpg.PostgresError) -> str:
+    """A word for why the database refused something for now."""
+    state = error.sqlstate or ""
+    return _PASSING_STATES.get(state) or _PASSING_CLASSES.get(state[:2], "other")
 
 
 def _reason(error: BaseException) -> str:

@@ -18,6 +18,8 @@ from harvest.store.store import Store
 
 LOOKED_AT: Final = 10_000
 """So many tasks of each kind are looked at, an equal part of each queue, in the order in which they are claimed."""
+SAMPLED_AT: Final = 1_000
+"""The same for what each worker looks at of its own queues, every few seconds."""
 MOST_QUEUES: Final = 100
 """Of so many queues at most tasks are counted."""
 MOST_NAMES: Final = 1_000
@@ -125,6 +127,14 @@ class ShardLook(Struct, frozen=True, kw_only=True):
         return stranded_of(self.waiting, self.workers)
 
 
+class Sample(Struct, frozen=True):
+    """What a worker sees of a shard: tasks that nobody takes, who takes its own queues, and what waits there."""
+
+    stranded: int
+    workers: tuple[LiveWorker, ...]
+    waiting: tuple[Waiting, ...]
+
+
 def stranded_of(waiting: Sequence[Waiting], workers: Collection[LiveWorker]) -> int:
     """How many of these tasks are in queues that none of these workers takes."""
     decided, served = _taken_by(workers)
@@ -171,11 +181,11 @@ async def look(store: Store, *, with_bytes: bool = False) -> ShardLook:
         )
 
 
-async def stranded(connections: Connections) -> int:
-    """How many tasks wait on a shard that no living worker of it would take; to be asked often.
+async def sample(connections: Connections, own: Collection[str] = ()) -> Sample:
+    """How many tasks wait on a shard that no living worker of it would take, and what waits in `own` queues.
 
-    Tasks are counted only in queues that nobody takes. Raises ShardUnavailableError, and what the driver raises where a
-    statement takes more than a second.
+    To be asked often: tasks are counted only in queues that nobody takes, and a few of them in `own`. Raises
+    ShardUnavailableError, and what the driver raises where a statement takes more than a second.
     """
     async with connections.connection() as connection, connection.transaction(readonly=True):
         await connection.execute(_SOON)
@@ -187,7 +197,12 @@ async def stranded(connections: Connections) -> int:
             [queue for queue in workflows if queue not in decided][:MOST_QUEUES],
             [queue for queue in activities if queue not in served][:MOST_QUEUES],
         )
-        return stranded_of(await _waiting(connection, *left), workers)
+        mine = ([queue for queue in workflows if queue in own], [queue for queue in activities if queue in own])
+        return Sample(
+            stranded_of(await _waiting(connection, *left), workers),
+            workers,
+            await _waiting(connection, *mine, most=SAMPLED_AT),
+        )
 
 
 async def _workers(connection: Connection) -> tuple[LiveWorker, ...]:
@@ -200,19 +215,19 @@ async def _queues(connection: Connection, sql: str, most: int) -> list[str]:
     return [row["queue"] for row in await connection.fetch(sql, most)]
 
 
-async def _counted(connection: Connection, sql: str, queues: Sequence[str]) -> dict[str, Record]:
+async def _counted(connection: Connection, sql: str, queues: Sequence[str], most: int) -> dict[str, Record]:
     if not queues:
         return {}
-    rows = await connection.fetch(sql, list(queues), LOOKED_AT // len(queues))
+    rows = await connection.fetch(sql, list(queues), max(1, most // len(queues)))
     return {row["queue"]: row for row in rows}
 
 
 async def _waiting(
-    connection: Connection, of_workflows: Sequence[str], of_activities: Sequence[str]
+    connection: Connection, of_workflows: Sequence[str], of_activities: Sequence[str], most: int = LOOKED_AT
 ) -> tuple[Waiting, ...]:
     """Tasks of each kind in these queues; a queue with nothing that is due is left out."""
-    workflows = await _counted(connection, WAITING_WORKFLOWS, of_workflows)
-    activities = await _counted(connection, WAITING_ACTIVITIES, of_activities)
+    workflows = await _counted(connection, WAITING_WORKFLOWS, of_workflows, most)
+    activities = await _counted(connection, WAITING_ACTIVITIES, of_activities, most)
     found = []
     for queue in sorted(workflows.keys() | activities.keys()):
         rows = [row for row in (workflows.get(queue), activities.get(queue)) if row is not None]

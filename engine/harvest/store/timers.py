@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
+from msgspec import Struct
+
 from harvest.history.kinds import EventKind
 from harvest.store.store import Store
 from harvest.store.wakes import WAKE_TASKS
@@ -30,7 +32,7 @@ advanced as (
     update harvest_executions e set next_event_id = e.next_event_id + n.added
       from (select execution_id, count(*)::int as added from numbered group by execution_id) n
      where e.execution_id = n.execution_id
- returning e.execution_id, e.partition
+ returning e.execution_id, e.partition, e.workflow_name, n.added
 ),
 appended as (
     insert into harvest_events (execution_id, event_id, kind, seq, payload)
@@ -43,15 +45,28 @@ woken as ("""
     + WAKE_TASKS.format(condition="t.execution_id = any(array(select execution_id from advanced))")
     + """
 )
-select a.execution_id, a.partition, w.holder from advanced a left join woken w on w.execution_id = a.execution_id"""
+select a.execution_id, a.partition, a.workflow_name, a.added, w.holder
+  from advanced a left join woken w on w.execution_id = a.execution_id"""
 )
 _NEXT_TIMER = "select min(fires_at) as at from harvest_timers"
 
 
-async def fire_timers(store: Store) -> list[tuple[UUID, int, UUID | None]]:
-    """Append TimerFired for what is due by the database's clock; returns (execution, partition, holder to wake)."""
+class Fired(Struct, frozen=True):
+    """A run of which so many timers have fired, and the worker to wake."""
+
+    execution_id: UUID
+    partition: int
+    holder: UUID | None
+    workflow_name: str
+    timers: int
+
+
+async def fire_timers(store: Store) -> list[Fired]:
+    """Append TimerFired for what is due by the database's clock."""
     rows = await store.scan.write(_TIMERS, int(EventKind.TIMER_FIRED))
-    return [(row["execution_id"], row["partition"], row["holder"]) for row in rows]
+    return [
+        Fired(row["execution_id"], row["partition"], row["holder"], row["workflow_name"], row["added"]) for row in rows
+    ]
 
 
 async def next_timer(store: Store) -> datetime | None:

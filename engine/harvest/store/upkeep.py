@@ -51,7 +51,7 @@ select a.execution_id, a.seq, a.attempt, a.worker, a.state, a.strikes, a.heartbe
        a.schedule_to_close_at <= clock_timestamp() as closed_over,
        a.started_at + a.start_to_close * interval '1 second' <= clock_timestamp() as started_over,
        h.at as beat_at, h.at + a.heartbeat * interval '1 second' <= clock_timestamp() as beat_over,
-       s.payload as scheduled, a.last_failure
+       s.payload as scheduled, a.last_failure, a.name
   from harvest_activity_tasks a
   join harvest_events s on s.execution_id = a.execution_id and s.event_id = a.scheduled_event_id
   left join harvest_heartbeats h
@@ -128,6 +128,7 @@ class Overdue(Struct, frozen=True):
     beat_over: bool
     scheduled: bytes
     last_failure: bytes | None
+    name: str
 
     @property
     def is_alive(self) -> bool:
@@ -162,6 +163,7 @@ async def overdue_activities(store: Store) -> list[Overdue]:
             beat_over=bool(row["beat_over"]),
             scheduled=row["scheduled"],
             last_failure=row["last_failure"],
+            name=row["name"],
         )
         for row in await store.scan.fetch(_OVERDUE)
     ]

@@ -83,6 +83,8 @@ class Answered(HeldRuns):
             work, answer = decision.work, answers[decision.work.execution_id]
             if answer is Answer.PASSED:
                 self.tracer.passed(work, sent, answered)
+                if decision.timers or decision.answers is not None:
+                    self.tracer.wrote(decision)
             if self.held.get(work.execution_id) is not work:
                 self._superseded(decision, answer)
             elif answer is Answer.PASSED:
@@ -149,7 +151,8 @@ class Answered(HeldRuns):
         self._announce(decision)
         if decision.outcome is not None:
             self._counters.closed += 1
-            self.tracer.closed(work, CLOSES_AS[decision.outcome.kind])
+            goes_on = decision.outcome.onward is not None
+            self.tracer.closed(work, CLOSES_AS[decision.outcome.kind], goes_on=goes_on)
             self.held.pop(work.execution_id, None)
             self.locals.forget(work.execution_id)
             if work.inflight:

@@ -30,6 +30,7 @@ from harvest.replay.decision import Outcome, failed, history_cap, outcome_of
 from harvest.replay.locating import locate
 from harvest.replay.matching import BEGUN_BY, Asked
 from harvest.replay.placing import Placer
+from harvest.replay.records import AnswerUpdate
 from harvest.replay.relations import AwaitExternal, CancelChild, CancelExternal, SignalExternal, StartChild
 from harvest.replay.run import Run
 from harvest.replay.sessions import CloseSession, OpenSession
@@ -74,6 +75,8 @@ class Decision(Struct):
     delivers: bool = False
     sessions: list[str] | None = None
     progress: list[bytes] = []
+    timers: int = 0
+    answers: list[AnswerUpdate] | None = None
 
 
 class Decider:
@@ -273,6 +276,7 @@ class Decider:
             batch.event(execution_id, event_id, int(command.kind), command.seq, None, command.payload_at(fires_at))
             if (_CANCELS_TIMER, command.seq) not in asked:
                 batch.timer(execution_id, command.seq, fires_at)
+                decision.timers += 1
                 decision.fires_at = min(fires_at, decision.fires_at or fires_at)
             return
         data = getattr(command, "payload", None)
@@ -293,6 +297,8 @@ class Decider:
             decision.delivers = True
         elif isinstance(command, OpenSession | CloseSession):
             _put_session(batch, decision, command, asked)
+        elif isinstance(command, AnswerUpdate):
+            decision.answers = [*(decision.answers or ()), command]
 
     def _put_cancel(
         self, batch: Batch, decision: Decision, command: CancelTimer | CancelActivity | CancelChild

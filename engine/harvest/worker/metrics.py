@@ -7,9 +7,10 @@ it when it asks; values of histograms go there one by one, so that they cost onl
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
 
+import asyncpg
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 
@@ -17,8 +18,12 @@ from harvest import clock
 from harvest.history.built_in import CANARY
 from harvest.history.states import State
 from harvest.store.measures import CATALOGUE, PREFIX, TOLD_BOUNDS, Key, Metric, Totals, with_derived
+from harvest.store.pool import passing_reason
 
 _TOTALS_SECONDS: Final = 0.5
+WORKFLOW_TASK: Final = "workflow_task"
+SITES: Final = {"commit": WORKFLOW_TASK, "claim": "claim", "scan": "scan", "deliver": "delivery"}
+"""What a worker does on each of its pools, as the retries of the database name it."""
 _WORDS: Final = {state: state.name.lower() for state in State}
 
 
@@ -38,6 +43,7 @@ class Measures:
     def flush(self) -> Totals:
         """Take what is fresh, without the engine's own runs; from now on it is in `whole` too."""
         fresh, self.fresh = self.fresh, Totals()
+        _leave_out(fresh.counters, 1)
         _leave_out(fresh.shares, 0)
         _leave_out(fresh.spreads, 1)
         whole = Totals()
@@ -75,6 +81,22 @@ class Measures:
         """An attempt is over: `completed`, `failed`, `timed_out`, `retried`, or `overruled` by its timeout."""
         self.observe(("activity.duration", name, status), seconds)
 
+    def activity_timed_out(self, name: str, kind: str) -> None:
+        """A timeout has ended an attempt: `schedule_to_start`, `start_to_close`, `heartbeat` or `schedule_to_close`."""
+        self.count(("activity.timeouts", name, kind))
+
+    def update_answered(self, workflow: str, status: str, seconds: float) -> None:
+        """The answer to an update was committed: `completed`, `failed` or `rejected`."""
+        self.observe(("update.duration", workflow, status), seconds)
+
+    def question_answered(self, workflow: str, kind: str, status: str, seconds: float) -> None:
+        """A question to running code was answered: `completed` or `failed`."""
+        self.observe(("query.duration", workflow, kind, status), seconds)
+
+    def refused(self, site: str, error: asyncpg.PostgresError) -> None:
+        """What was refused for now is sent again."""
+        self.count(("db.transaction_retry", site, passing_reason(error)))
+
     def closed(self, workflow: str, state: State, seconds: float, events: int) -> None:
         """A decision has closed a run, so many seconds after its start and with so many events."""
         self.observe(("workflow.duration", workflow, _WORDS[state]), seconds)
@@ -91,11 +113,20 @@ def _leave_out(figures: dict[Key, Any], place: int) -> None:
         del figures[key]
 
 
+class Sampled(Protocol):
+    """What a process sees of more than itself, told only where it tells of itself: the fleet's figures have it once."""
+
+    @property
+    def own(self) -> Mapping[Key, float]:
+        """Gauges as they were seen last; never changed, but replaced."""
+
+
 class ProcessMetrics:
     """All measures of this process as OpenTelemetry sees them. What has ended stays in the counters."""
 
     def __init__(self) -> None:
         self._live: list[Measures] = []
+        self._sampled: list[Sampled] = []
         self._ended = Totals()
         self._histograms: dict[str, Any] = {}
         self._begun = False
@@ -122,11 +153,23 @@ class ProcessMetrics:
                 ended.gauges = {}
                 self._ended = ended
 
+    def show(self, sampled: Sampled) -> None:
+        """Tell of these gauges from now on."""
+        with self._lock:
+            self._sampled.append(sampled)
+
+    def hide(self, sampled: Sampled) -> None:
+        """Nobody looks any more."""
+        with self._lock:
+            if sampled in self._sampled:
+                self._sampled.remove(sampled)
+
     def record(self, key: Key, value: float) -> None:
-        """Tell of one value of a histogram."""
-        metric = CATALOGUE[key[0]]
-        value = value if metric.unit == "s" else value * 1e6
-        self._histograms[key[0]].record(value, dict(zip(metric.labels, key[1:], strict=True)))
+        """Tell of one value of a histogram; before the first has joined, nobody hears of it."""
+        metric, histogram = CATALOGUE[key[0]], self._histograms.get(key[0])
+        if histogram is not None:
+            value = value if metric.unit == "s" else value * 1e6
+            histogram.record(value, dict(zip(metric.labels, key[1:], strict=True)))
 
     def totals(self) -> Totals:
         """The sum of everything in this process, half a second old at most."""
@@ -135,6 +178,8 @@ class ProcessMetrics:
                 found = Totals()
                 for part in (self._ended, *(measures.whole for measures in self._live)):
                     found.add(part)
+                for sampled in self._sampled:
+                    found.gauges.update(sampled.own)
                 self._summed, self._summed_at = with_derived(found), clock.monotonic()
             return self._summed
 

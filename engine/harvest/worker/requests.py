@@ -14,7 +14,7 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from harvest import clock
 from harvest.definitions.registry import Registry
@@ -38,11 +38,13 @@ from harvest.replay.waits import buffered_in, waits_of
 from harvest.store import requests
 from harvest.store.requests import Answer, Refusal, Standing, Taken
 from harvest.store.store import Store
+from harvest.worker.metrics import Measures
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.watch import StepInterrupted, StepWatch
 from harvest.worker.work import Work
 
 T = TypeVar("T")
+KINDS: Final = (requests.QUERY, requests.HANDLERS, requests.STACK)
 _log = logging.getLogger("harvest.worker")
 MOST_TAKEN, MOST_SERVED = 50, 200
 # A run that is being decided comes to rest in milliseconds; one that does not in so long is replayed beside it.
@@ -50,6 +52,15 @@ PATIENCE: Final = 0.5
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.02
 LAST_ANSWERS: Final = 1.0
 AWAY: Final = (ShardUnavailableError, asyncpg.PostgresError)
+
+
+class Reply(Struct, frozen=True):
+    """The answer to a question as it is stored; `workflow_name` is empty where there is no such run."""
+
+    asked: Taken
+    answer: bytes
+    workflow_name: str
+    is_refusal: bool = False
 
 
 class Requests:
@@ -64,7 +75,9 @@ class Requests:
         steps: StepWatch,
         options: WorkerOptions,
         counters: Counters,
+        measures: Measures | None = None,
     ) -> None:
+        self._measures = measures or Measures(store.shard_id)
         self._store = store
         self._worker = worker
         self._registry = registry
@@ -133,18 +146,27 @@ class Requests:
 
     async def _answer(self, execution_id: UUID, asked: list[Taken]) -> None:
         """Answer the questions to one run before their time is over; a database that is away is asked again."""
-        end = clock.monotonic() + max(each.seconds for each in asked)
+        began = clock.monotonic()
+        end = began + max(each.seconds for each in asked)
         pause = 0.1
         while clock.monotonic() < end:
             try:
-                await requests.answer(self._store, await self._answers(execution_id, asked, end))
+                replies = await self._answers(execution_id, asked, end)
+                await requests.answer(self._store, [(each.asked.request_id, each.answer) for each in replies])
+                self._measure(replies, clock.monotonic() - began)
                 return
             except AWAY as error:
                 _log.warning("a question to execution %s could not be answered yet: %s", execution_id, error)
                 await clock.sleep(clock.jittered(pause))
                 pause *= 2
 
-    async def _answers(self, execution_id: UUID, asked: list[Taken], end: float) -> list[tuple[UUID, bytes]]:
+    def _measure(self, replies: list[Reply], seconds: float) -> None:
+        for each in replies:
+            if each.workflow_name and each.asked.kind in KINDS:
+                status = "failed" if each.is_refusal else "completed"
+                self._measures.question_answered(each.workflow_name, each.asked.kind, status, seconds)
+
+    async def _answers(self, execution_id: UUID, asked: list[Taken], end: float) -> list[Reply]:
         if await self._comes_to_rest(execution_id):
             # Up to the answers nothing is awaited: what answers is what was found at rest.
             work = self._find(execution_id)
@@ -179,16 +201,17 @@ class Requests:
 
     # Replays that are thrown away
 
-    async def _answers_of_replay(self, execution_id: UUID, asked: list[Taken]) -> list[tuple[UUID, bytes]]:
+    async def _answers_of_replay(self, execution_id: UUID, asked: list[Taken]) -> list[Reply]:
         standing = await self._standing(execution_id)
+        workflow_name = "" if standing is None else standing.workflow_name
         if standing is None or standing.state >= FIRST_CLOSED:
-            return _refused(asked, _closed(execution_id, standing))
+            return _refused(asked, workflow_name, _closed(execution_id, standing))
         # A run that is blocked, paused or struck is shown as its last decision left it: what blocks it, or kills its
         # worker, must not run again for a question.
         events = await requests.history(self._store, execution_id, standing.known_good + 1)
         if not events:
             begun = QueryFailedError(f"the code of execution {execution_id} has not begun", type="NotBegun")
-            return _refused(asked, begun)
+            return _refused(asked, workflow_name, begun)
         self._counters.requests_cold += len(asked)
         run = self._new_run(standing)
         try:
@@ -220,18 +243,22 @@ class Requests:
 
     # Asking a run that is at rest
 
-    def _ask_all(self, run: Run, workflow_name: str, asked: list[Taken]) -> list[tuple[UUID, bytes]]:
-        return [(each.request_id, self._ask(run, workflow_name, each)) for each in asked]
+    def _ask_all(self, run: Run, workflow_name: str, asked: list[Taken]) -> list[Reply]:
+        return [self._reply(run, workflow_name, each) for each in asked]
 
-    def _ask(self, run: Run, workflow_name: str, asked: Taken) -> bytes:
+    def _reply(self, run: Run, workflow_name: str, asked: Taken) -> Reply:
+        found = self._ask(run, workflow_name, asked)
+        if isinstance(found, HarvestError):
+            return Reply(asked, _refusal(found), workflow_name, is_refusal=True)
+        return Reply(asked, msgspec.json.encode(Answer(result=Raw(found))), workflow_name)
+
+    def _ask(self, run: Run, workflow_name: str, asked: Taken) -> bytes | HarvestError:
         if run.blocked is not None and asked.kind != requests.STACK:
-            return _refusal(_blocked(run.blocked))
+            return _blocked(run.blocked)
         found = self._watched(workflow_name, lambda: _told(run, asked))
         if isinstance(found, StepTooLongError):
-            return _refusal(QueryFailedError(found.message, type=type(found).__name__))
-        if isinstance(found, HarvestError):
-            return _refusal(found)
-        return msgspec.json.encode(Answer(result=Raw(found)))
+            return QueryFailedError(found.message, type=type(found).__name__)
+        return found
 
     def _watched(self, workflow_name: str, act: Callable[[], T]) -> T | HarvestError:
         """Let the author's code run under the watch, like every step of it."""
@@ -305,9 +332,9 @@ def _closed(execution_id: UUID, standing: Standing | None) -> HarvestError:
     )
 
 
-def _refused(asked: list[Taken], error: HarvestError) -> list[tuple[UUID, bytes]]:
+def _refused(asked: list[Taken], workflow_name: str, error: HarvestError) -> list[Reply]:
     refusal = _refusal(error)
-    return [(each.request_id, refusal) for each in asked]
+    return [Reply(each, refusal, workflow_name, is_refusal=True) for each in asked]
 
 
 def _refusal(error: HarvestError) -> bytes:

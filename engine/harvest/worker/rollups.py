@@ -23,7 +23,7 @@ from harvest.store.pool import Connections
 from harvest.store.rollups import COARSE_SECONDS, LEAST_COARSE
 from harvest.store.store import Store
 from harvest.worker.activities import Attempt, Ended
-from harvest.worker.metrics import PROCESS
+from harvest.worker.metrics import PROCESS, SITES
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.tracing import Tracer
 
@@ -50,6 +50,8 @@ _COUNTED: Final = {
     "idle_polls": ("worker.waits", "idle"),
     "backoffs": ("worker.waits", "backoff"),
     "infrastructure_errors": ("worker.failures",),
+    "requests_warm": ("query.resident", "hit"),
+    "requests_cold": ("query.resident", "cold"),
 }
 _STATUS: Final[dict[int, str]] = {EventKind.ACTIVITY_COMPLETED: "completed", EventKind.ACTIVITY_TIMED_OUT: "timed_out"}
 
@@ -129,8 +131,12 @@ class Rollups:
         self._numbers: OrderedDict[UUID, int] = OrderedDict()
         self._unwritten = Totals()
         self._coarse = Totals()
-        for pool in self._pools().values():
-            pool.on_wait = partial(self._waited, pool.role.name)
+        measures = tracer.measures
+        for name, pool in self._pools().items():
+            pool.on_wait = partial(measures.observe, ("db.pool.wait_duration", name))
+            pool.on_use = partial(measures.observe, ("db.query.duration", name))
+            if name in SITES:
+                pool.on_passing = partial(measures.refused, SITES[name])
         self._wrote_at = self._coarse_at = self._swept_at = self._looked_at = clock.monotonic()
 
     async def run(self) -> None:
@@ -186,6 +192,8 @@ class Rollups:
             status = "retried"
         else:
             status = _STATUS.get(ended.kind, "failed")
+        if ended.kind == EventKind.ACTIVITY_TIMED_OUT and attempt.overruled is None:
+            self._tracer.measures.activity_timed_out(attempt.name, "start_to_close")
         self._tracer.measures.activity_ended(attempt.name, status, max(0.0, clock.monotonic() - attempt.began))
 
     async def write_ring(self) -> None:
@@ -230,9 +238,6 @@ class Rollups:
     def _pools(self) -> dict[str, Connections]:
         store = self._store
         return {pool.role.name: pool for pool in (store.commit, store.claim, store.scan, store.deliver, store.write)}
-
-    def _waited(self, name: str, seconds: float) -> None:
-        self._tracer.measures.observe(("db.pool.wait_duration", name), seconds)
 
     def _gauge(self) -> None:
         fresh = self._tracer.measures.fresh

@@ -22,6 +22,7 @@ from harvest.store import closings, fleet, results, timers, upkeep
 from harvest.store.store import Store
 from harvest.worker.activities import ActivityRunner, Attempt
 from harvest.worker.claimed import UNREADABLE, scheduled_data
+from harvest.worker.metrics import Measures
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.watch import Lease
 
@@ -35,8 +36,9 @@ LOCKED_SECONDS = 0.01
 class TimerLoop:
     """Fires due timers; wakes up by itself for the timers that this worker has set."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, measures: Measures | None = None) -> None:
         self._store = store
+        self._measures = measures or Measures(store.shard_id)
         self._next: datetime | None = None
         self._wake = asyncio.Event()
 
@@ -50,9 +52,10 @@ class TimerLoop:
         """Fire what is due; returns the seconds until the next look."""
         self._next = None
         fired = await timers.fire_timers(self._store)
-        for _, partition, holder in fired:
-            self._store.waker.wake(holder)
-            self._store.hints.touch(partition)
+        for each in fired:
+            self._store.waker.wake(each.holder)
+            self._store.hints.touch(each.partition)
+            self._measures.count(("timer.fired", each.workflow_name), each.timers)
         if len(fired) >= FULL_PASS:
             return 0.0
         answer = await timers.next_timer(self._store)
@@ -90,7 +93,9 @@ class Scanner:
         runner: ActivityRunner,
         options: WorkerOptions,
         counters: Counters,
+        measures: Measures | None = None,
     ) -> None:
+        self._measures = measures or Measures(store.shard_id)
         self._store = store
         self._worker = worker
         self._lease = lease
@@ -126,11 +131,12 @@ class Scanner:
 
     async def deadlines(self) -> None:
         """End runs past their deadline."""
-        for execution_id, partition, worker in await closings.close_overdue(self._store):
-            self._runner.cancel(execution_id, None)
-            self._store.hints.touch(partition)
-            if worker is not None and worker != self._worker:
-                self._store.waker.wake(worker)
+        for each in await closings.close_overdue(self._store):
+            self._measures.count(("workflow.timeout", each.workflow_name))
+            self._runner.cancel(each.execution_id, None)
+            self._store.hints.touch(each.partition)
+            if each.holder is not None and each.holder != self._worker:
+                self._store.waker.wake(each.holder)
 
     async def lost_workers(self) -> None:
         """Free what dead workers held; an activity that was there for the third time ends as WorkerKilled."""
@@ -138,6 +144,9 @@ class Scanner:
         if lost.workers:
             _log.warning("shard %s: freed what %d lost workers held", self._store.shard_id, len(lost.workers))
             self._store.waker.wake(None)
+        for kind, struck in (("workflow", lost.quarantined), ("activity", lost.struck_out)):
+            if struck:
+                self._measures.count(("task.quarantined", kind), len(struck))
         await self._append([_worker_killed(*struck_out) for struck_out in lost.struck_out])
 
     async def heartbeats(self) -> None:
@@ -185,11 +194,13 @@ class Scanner:
             if overdue.worker == self._worker:
                 overruled.append(self._runner.overrule(overdue.execution_id, overdue.seq, overdue.attempt))
         try:
-            if retries:
-                await results.retry_activities(self._store, retries)
-            await self._append(ends)
+            done = await results.retry_activities(self._store, retries) if retries else set()
+            done |= await self._append(ends)
         finally:
             self._dismiss(overruled)
+        for overdue in found:
+            if (overdue.execution_id, overdue.seq) in done and not _is_struck_out(overdue):
+                self._measures.activity_timed_out(overdue.name, _timeout_type(overdue))
 
     def _dismiss(self, overruled: Iterable[Attempt | None]) -> None:
         for attempt in overruled:
@@ -197,8 +208,7 @@ class Scanner:
                 self._runner.dismiss(attempt)
 
     def _verdict(self, overdue: upkeep.Overdue) -> results.ActivityEnd | results.ActivityRetry:
-        if not overdue.running and overdue.strikes >= STRIKES:
-            # Whoever freed it died before it was ended.
+        if _is_struck_out(overdue):
             return _worker_killed(overdue.execution_id, overdue.seq, overdue.attempt)
         timeout = _timeout_type(overdue)
         last = msgspec.json.decode(overdue.last_failure, type=Failure) if overdue.last_failure else None
@@ -221,11 +231,13 @@ class Scanner:
             encode_data(data),
         )
 
-    async def _append(self, ends: list[results.ActivityEnd]) -> None:
-        if ends:
-            appended = await results.end_activities(self._store, ends)
-            for holder in set(appended.woken.values()):
-                self._store.waker.wake(holder)
+    async def _append(self, ends: list[results.ActivityEnd]) -> set[tuple[UUID, int]]:
+        if not ends:
+            return set()
+        appended = await results.end_activities(self._store, ends)
+        for holder in set(appended.woken.values()):
+            self._store.waker.wake(holder)
+        return appended.done
 
 
 def _worker_killed(execution_id: UUID, seq: int, attempt: int) -> results.ActivityEnd:
@@ -244,6 +256,11 @@ def _policy(overdue: upkeep.Overdue) -> RetryPolicy | None:
         return scheduled_data(overdue.scheduled).retry
     except UNREADABLE:
         return None
+
+
+def _is_struck_out(overdue: upkeep.Overdue) -> bool:
+    """Whether it died with its workers, and whoever freed it died before it was ended."""
+    return not overdue.running and overdue.strikes >= STRIKES
 
 
 def _timeout_type(overdue: upkeep.Overdue) -> str:

@@ -90,11 +90,12 @@ class ShardWorker(Runner):
             store, worker, self.lease, self.committer, Warmer(store, decider, self.committer, counters), counters
         )
         self.rollups = Rollups(store, worker, self.committer.tracer)
-        self.timers = TimerLoop(store)
+        measures = self.committer.tracer.measures
+        self.timers = TimerLoop(store, measures)
         self._progress = ProgressWriter(store)
-        self._requests = Requests(store, worker, registry, self._find, steps, options, counters)
-        self.deliverer = Deliverer(shards, store, counters, self.committer.tracer.measures)
-        self._scanner = Scanner(store, worker, self.lease, runner, options, counters)
+        self._requests = Requests(store, worker, registry, self._find, steps, options, counters, measures)
+        self.deliverer = Deliverer(shards, store, counters, measures)
+        self._scanner = Scanner(store, worker, self.lease, runner, options, counters, measures)
         self._ledger = runner.ledgers[store.shard_id] = CostLedger(store)
         self.sessions = Sessions(store, worker, self.lease, places, options)
         self._settler = Settler(store, worker, self._is_lost, self._will_retry, counters)

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from harvest import clock
 from harvest.history.built_in import CANARY
+from harvest.history.events import Event
+from harvest.history.kinds import EventKind
 from harvest.history.states import State
 from harvest.store.claims import Claimed
 from harvest.store.decisions import (
@@ -31,6 +33,7 @@ from harvest.worker.metrics import Measures, span_tracer
 from harvest.worker.options import WorkerOptions
 
 if TYPE_CHECKING:
+    from harvest.worker.deciding import Decision
     from harvest.worker.work import Work
 
 ROWS_A_SECOND: Final = 20
@@ -42,6 +45,8 @@ MOST_REMEMBERED: Final = 10_000
 _OUTCOMES: Final = {"": DecisionOutcome.HIT} | {
     reason: DecisionOutcome.DECLINED if reason in DECLINED else DecisionOutcome.COLD for reason in ColdReason
 }
+_SIGNAL: Final = int(EventKind.SIGNAL_RECEIVED)
+_UPDATE: Final = int(EventKind.UPDATE_ADMITTED)
 _ORDINARY: Final = frozenset({"", ColdReason.FIRST})
 
 
@@ -59,6 +64,8 @@ class Trace(Struct, gc=False):
     took: int = 0
     events: int = 0
     bytes: int = 0
+    signals: int = 0
+    updates: int = 0
     reason: str = ""
     source: str = DecisionSource.RESIDENT
 
@@ -139,6 +146,7 @@ class Tracer:
             loaded = delta[work.cached :] if work.cached else delta
             trace.events += len(loaded)
             trace.bytes += sum(len(event.payload) for event in loaded)
+            _note_messages(trace, delta, work.decided_through_hint)
         if work.run is None:
             if trace.source == DecisionSource.RESIDENT:
                 trace.source = DecisionSource.MEMORY if work.cached else DecisionSource.POSTGRES
@@ -161,10 +169,25 @@ class Tracer:
         reason = trace.reason
         outcome = _OUTCOMES[reason]
         self._count(work, trace, outcome, reason)
+        if trace.signals:
+            self.measures.count(("signal.received", work.workflow_name), trace.signals)
+        if trace.updates:
+            self.measures.count(("update.admitted", work.workflow_name), trace.updates)
         if self._budget > 0 or reason not in _ORDINARY or answered - (trace.woken or trace.taken) > SLOW_NANOSECONDS:
             self._keep(work, trace, outcome, DecisionAnswer.PASSED, sent, answered)
         if self._spans is not None:
             self._tell(work, trace, outcome, answered)
+
+    def wrote(self, decision: Decision) -> None:
+        """A decision that has passed has set timers or answered updates."""
+        name = decision.work.workflow_name
+        if decision.timers:
+            self.measures.count(("timer.started", name), decision.timers)
+        if decision.answers is not None:
+            now = self._store.clock.now()
+            for answer in decision.answers:
+                status = "completed" if answer.failure is None else "rejected" if answer.rejected else "failed"
+                self.measures.update_answered(name, status, max(0.0, (now - answer.admitted_at).total_seconds()))
 
     def blocked(self, work: Work) -> None:
         """The run was put aside."""
@@ -195,10 +218,12 @@ class Tracer:
         self.measures.fenced()
         self.refused(work, DecisionAnswer.FENCED)
 
-    def closed(self, work: Work, state: State) -> None:
-        """A decision that has passed has closed the run."""
+    def closed(self, work: Work, state: State, *, goes_on: bool) -> None:
+        """A decision that has passed has closed the run; one that goes on as another hands on what nobody took."""
         run = work.run
         assert run is not None
+        if not goes_on and (unhandled := run.unhandled_signals()):
+            self.measures.count(("signal.unhandled", work.workflow_name), unhandled)
         self.measures.closed(
             work.workflow_name,
             state,
@@ -291,6 +316,17 @@ class Tracer:
         }
         span = self._spans.start_span("workflow.execute", start_time=trace.taken, attributes=attributes)
         span.end(end_time=answered)
+
+
+def _note_messages(trace: Trace, delta: list[Event], decided_through: int) -> None:
+    """What has come of signals and updates since the last decision."""
+    for event in reversed(delta):
+        if event.event_id <= decided_through:
+            return
+        if event.kind == _SIGNAL:
+            trace.signals += 1
+        elif event.kind == _UPDATE:
+            trace.updates += 1
 
 
 def _instant(nanoseconds: int, offset: timedelta) -> datetime:

@@ -98,7 +98,7 @@ class Worker:
             for shard_id, store in shards.stores.items()
             if shard_id in self.assigned
         }
-        self._stranded = StrandedSampler(shards)
+        self._stranded = StrandedSampler(shards, self.options.queues, self.assigned)
         figures = ProcessFigures(
             self.counters, self.residents, self._runner, self.options, self._held, self._stranded.gauges
         )
