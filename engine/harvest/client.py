@@ -12,8 +12,15 @@ from msgspec import Struct
 from harvest.definitions.options import Retry
 from harvest.definitions.signature import Signature
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import ApplicationError, HarvestError, ResultTimeoutError, WorkflowFailedError
+from harvest.errors import (
+    ApplicationError,
+    HarvestError,
+    PayloadsErasedError,
+    ResultTimeoutError,
+    WorkflowFailedError,
+)
 from harvest.history import payload
+from harvest.history.erasing import ERASED
 from harvest.operations import closing, pausing, reading, requesting, signalling, updating
 from harvest.operations.actor import in_process
 from harvest.operations.preparing import StartRequest
@@ -81,7 +88,7 @@ class WorkflowHandle(Generic[R]):
         """Wait for the end and return the result.
 
         Raises WorkflowFailedError when the run did not complete, ResultTimeoutError when it is still open after
-        `timeout`, a timedelta or seconds.
+        `timeout`, a timedelta or seconds, PayloadsErasedError when its result was erased.
         """
         left = seconds_of(timeout)
         while True:
@@ -102,7 +109,8 @@ class WorkflowHandle(Generic[R]):
                 failure_type=error.type if error else None,
             ) from _cause(error)
         data = await reading.detail_payload(self._shards, outcome.execution_id, "result")
-        value: R = payload.decode(data, self._signature.result if self._signature else Any)
+        as_type = self._signature.result if self._signature else Any
+        value: R = _decoded(data, as_type, f"the result of execution {outcome.execution_id}")
         return value
 
     async def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
@@ -157,7 +165,7 @@ class WorkflowHandle(Generic[R]):
             timeout=seconds_of(timeout),
             idempotency_key=idempotency_key,
         )
-        return payload.decode(done.output or payload.NULL, result_type, what=f"the answer of update {name!r}")
+        return _decoded(done.output or payload.NULL, result_type, f"the answer of update {name!r}")
 
     async def start_update(
         self, name: str, *args: Any, result_type: Any = Any, idempotency_key: str | None = None
@@ -222,7 +230,7 @@ class UpdateHandle:
         done = await updating.awaited(
             self._shards, self.execution_id, self.update_id, wait="completed", timeout=seconds_of(timeout)
         )
-        return payload.decode(done.output or payload.NULL, self._result_type, what=f"the answer of {self.update_id}")
+        return _decoded(done.output or payload.NULL, self._result_type, f"the answer of {self.update_id}")
 
 
 class StartItem(Struct, frozen=True, kw_only=True):
@@ -300,6 +308,12 @@ def seconds_of(timeout: timedelta | float | None) -> float:
     if timeout is None:
         return _FOREVER
     return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+def _decoded(data: bytes, as_type: Any, what: str) -> Any:
+    if data == ERASED:
+        raise PayloadsErasedError(f"{what} was erased")
+    return payload.decode(data, as_type, what=what)
 
 
 def _cause(view: FailureView | None) -> ApplicationError | None:

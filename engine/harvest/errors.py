@@ -69,6 +69,12 @@ class ExportTooLargeError(HarvestError):
     code, slug, status = "HVT-115", "export_too_large", 413
 
 
+class PayloadsErasedError(HarvestError):
+    """What was asked for was erased with its run, for ever; the run's receipt says by whom, when and why."""
+
+    code, slug, status = "HVT-116", "payloads_erased", 410
+
+
 class LimitError(HarvestError):
     """A name, key or id is longer than its limit, or too many operations are pending."""
 
@@ -165,6 +171,12 @@ class SavedViewNotFoundError(HarvestError):
     code, slug, status = "HVT-306", "saved_view_not_found", 404
 
 
+class ReceiptNotFoundError(HarvestError):
+    """There is no receipt of an erasure with that id."""
+
+    code, slug, status = "HVT-307", "receipt_not_found", 404
+
+
 class ExecutionExistsError(HarvestError):
     """The business key is taken, and the policies of the start forbid what would follow."""
 
@@ -205,6 +217,24 @@ class SavedViewExistsError(HarvestError):
     """A saved view of another filter has that name."""
 
     code, slug, status = "HVT-316", "saved_view_exists", 409
+
+
+class RunNotClosedError(HarvestError):
+    """The run has not ended, and only what has ended can be erased."""
+
+    code, slug, status = "HVT-317", "execution_open", 409
+
+
+class LegalHoldError(HarvestError):
+    """The run is under a legal hold: it cannot be erased before that is released or has run out."""
+
+    code, slug, status = "HVT-318", "legal_hold", 409
+
+
+class DeliveriesUnderWayError(HarvestError):
+    """The run has ended, but what it tells others is still under way, and would be lost: erase it a little later."""
+
+    code, slug, status, retryable = "HVT-319", "under_way", 409, True
 
 
 class OwnerModeRefusedError(HarvestError):

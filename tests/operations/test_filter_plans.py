@@ -134,6 +134,23 @@ async def test_an_index_leads_to_whatever_a_filter_asks_and_a_plan_of_an_empty_s
             assert scans <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}, plan
 
 
+async def test_the_primary_key_leads_to_the_ids_that_begin_so(
+    searchable: Shards, empty: Shards, asked: list[Composed]
+) -> None:
+    oldest = (await list_executions(searchable, ListFilter(order="asc"), page_size=1)).executions.rows[0]
+    asked.clear()
+    page = await list_executions(searchable, ListFilter(exec_id_prefix=oldest.execution_id.hex[:16]))
+    assert [row.execution_id for row in page.executions.rows] == [oldest.execution_id]
+    sought = asked[-1]
+    for plan in [*await plans(searchable, sought), *await plans(empty, sought)]:
+        conditions = {
+            str(node["Index Cond"])
+            for node in nodes(plan)
+            if node.get("Index Name") == "harvest_executions_pkey" and "Index Cond" in node
+        }
+        assert any(">=" in condition and "<=" in condition for condition in conditions), plan
+
+
 @pytest.mark.parametrize("name", FILTERS)
 async def test_a_count_says_what_a_list_shows(searchable: Shards, name: str) -> None:
     counted = await count(searchable, ListFilter(filter=FILTERS[name]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Boolean, DateTime, Integer, LargeBinary, SmallInteger, Text, Uuid
+from sqlalchemy import BigInteger, Boolean, DateTime, Integer, LargeBinary, SmallInteger, Text, Uuid
 from sqlalchemy.dialects.postgresql import JSONB
 
 from harvest.shards import Shards
@@ -13,6 +13,7 @@ TYPES = {
     "uuid": Uuid,
     "timestamp with time zone": DateTime,
     "integer": Integer,
+    "bigint": BigInteger,
     "smallint": SmallInteger,
     "text": Text,
     "boolean": Boolean,

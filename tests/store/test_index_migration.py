@@ -12,7 +12,16 @@ from harvest import clock
 from harvest.store import migrate
 
 GIN = "harvest_execution_details_search"
-_BACK = "update harvest_alembic_version set version_num = '0004'", "update harvest_meta set schema_level = 4"
+# What the migrations after it have added goes, too: they are all applied again.
+_BACK = (
+    "drop table harvest_erasures, harvest_legal_holds",
+    "drop trigger harvest_partition_taken on harvest_partitions",
+    "drop function harvest_raise_generation()",
+    "alter table harvest_workers drop column generation",
+    "alter table harvest_workflow_tasks drop column owner_generation",
+    "update harvest_alembic_version set version_num = '0004'",
+    "update harvest_meta set schema_level = 4",
+)
 _VALID = f"select indisvalid from pg_index where indexrelid = to_regclass('{GIN}')"
 _FILE = f"select pg_relation_filenode('{GIN}')"
 _BUILDS = "select count(*) from pg_stat_activity where query like 'create index concurrently%' and state = 'active'"

@@ -51,7 +51,8 @@ class HistoryDocument(Struct, frozen=True, kw_only=True):
     """One run's history from its first event on, without a gap and in order.
 
     `decided_through` is the last event that a committed decision has consumed; 0 where none was made yet. A document
-    of another `payload_policy` than `full` lacks what users put in, and cannot be replayed.
+    of another `payload_policy` than `full` lacks what users put in, and cannot be replayed; so does one whose payloads
+    were erased, at `erased_at`.
     """
 
     harvest_history: int = FORM
@@ -72,6 +73,7 @@ class HistoryDocument(Struct, frozen=True, kw_only=True):
     started_at: datetime
     closed_at: datetime | None = None
     decided_through: int
+    erased_at: datetime | None = None
     events: list[DocumentEvent] = []
 
 

@@ -14,7 +14,9 @@ ExecutionId = uuid.UUID
 
 RESERVED_SHARD: Final = 65535
 PARTITIONS: Final = 512
+ID_DIGITS: Final = 32
 _NOISE: Final = (1 << 62) - 1
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
 def mint_execution_id(shard_id: int) -> ExecutionId:
@@ -58,6 +60,23 @@ def parse_execution_id(text: str) -> ExecutionId:
             f"{text[:80]!r} is not an execution id; it must look like 00000000-0000-8000-8000-000000000000",
             field="execution_id",
         ) from None
+
+
+def ids_beginning(prefix: str, field: str = "exec_id_prefix") -> tuple[ExecutionId, ExecutionId]:
+    """The first and the last id that begin with these hexadecimal digits, with or without an id's dashes.
+
+    Raises InvalidRequestError naming the `field` that holds anything else.
+    """
+    digits = prefix.replace("-", "").lower()
+    if digits and len(digits) <= ID_DIGITS and set(digits) <= _HEXADECIMAL:
+        first, last = (uuid.UUID(digits.ljust(ID_DIGITS, filling)) for filling in "0f")
+        if "-" not in prefix or str(first).startswith(prefix.lower()):
+            return first, last
+    raise InvalidRequestError(
+        f"{field} is {prefix[:80]!r}; it must be the first hexadecimal digits of an execution id, like 0001019a or "
+        "0001019a-3c",
+        field=field,
+    )
 
 
 def partition_of(workflow_id: str) -> int:

@@ -42,6 +42,7 @@ _OF_ROW: Final = (
     "started_at",
     "closed_at",
     "decided_through",
+    "erased_at",
 )
 
 

@@ -276,7 +276,7 @@ def render(expression: Expression) -> str:
 
 
 def value_text(value: Value) -> str:
-    """A value as the language writes it: texts and times in quotes, `now - 24h` for an instant before now."""
+    """A value as the language writes it: texts, times and ids in quotes, `now - 24h` for an instant before now."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Decimal):
@@ -286,7 +286,7 @@ def value_text(value: Value) -> str:
     if isinstance(value, Ago):
         unit = next(each for each in ("d", "h", "m", "s") if _fits(value.seconds, each))
         return f"now - {value.seconds // AGO_UNITS[unit]}{unit}"
-    return _in_quotes(value, "'")
+    return _in_quotes(str(value), "'")
 
 
 def _fits(seconds: int, unit: str) -> bool:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from harvest import clock
 from harvest.errors import FilterError, InvalidRequestError
+from harvest.history.ids import ids_beginning
 from harvest.history.states import State
 from harvest.operations.filter_language import MOST_PREDICATES, parse, render
 from harvest.operations.paging import filter_digest, keyset_page, write_cursor
@@ -22,6 +23,7 @@ from harvest.shards import MissingShard, Partial, Shards
 from harvest.store import counts, searching
 from harvest.store.filters import (
     COLUMN,
+    EXECUTION_ID,
     OWNER,
     SEVERITIES,
     SEVERITY,
@@ -43,7 +45,8 @@ _LAST_ID: Final = UUID(int=2**128 - 1)
 class ListFilter(Struct, frozen=True, kw_only=True):
     """Which executions, and in which order of their start. Empty and None are any; `started_before` is exclusive.
 
-    `blocked` asks for the open runs that stand still alone. `attrs` are single conditions (filter_language.search_attr
+    `blocked` asks for the open runs that stand still alone. `exec_id_prefix` is how the execution id begins, in
+    hexadecimal digits, with or without its dashes. `attrs` are single conditions (filter_language.search_attr
     and search_attr_filter), `filter` is a text of the language. All must hold.
     """
 
@@ -51,6 +54,7 @@ class ListFilter(Struct, frozen=True, kw_only=True):
     blocked: bool = False
     workflow_name: str | None = None
     workflow_id: str | None = None
+    exec_id_prefix: str | None = None
     started_after: datetime | None = None
     started_before: datetime | None = None
     owner: str | None = None
@@ -168,7 +172,7 @@ def row_filter(wanted: ListFilter) -> ExecutionFilter:
 
 
 def _condition(wanted: ListFilter) -> Expression | None:
-    """All conditions on attributes, owner and severity, and the filter's text, as one expression."""
+    """All conditions on ids, attributes, owner and severity, and the filter's text, as one expression."""
     parts = list(wanted.attrs)
     if wanted.owner is not None:
         parts.append(Compare(Field(COLUMN, OWNER), "=", wanted.owner))
@@ -176,10 +180,7 @@ def _condition(wanted: ListFilter) -> Expression | None:
         parts.append(Compare(Field(COLUMN, SEVERITY), "=", severity_named(wanted.severity)))
     if wanted.filter:
         parts.append(parse(wanted.filter))
-    whole = conjunction(parts)
-    if whole is None:
-        return None
-    predicates = sum(1 for _ in leaves(whole))
+    predicates = sum(1 for part in parts for _ in leaves(part))
     if predicates > MOST_PREDICATES:
         raise FilterError(
             f"the request has {predicates} conditions; use {MOST_PREDICATES} at most",
@@ -187,7 +188,12 @@ def _condition(wanted: ListFilter) -> Expression | None:
             column=1,
             remedy="name several values of one field by IN",
         )
-    return resolved(whole, clock.now())
+    if wanted.exec_id_prefix is not None:
+        ids = Field(COLUMN, EXECUTION_ID)
+        first, last = ids_beginning(wanted.exec_id_prefix)
+        parts += (Compare(ids, ">=", first), Compare(ids, "<=", last))
+    whole = conjunction(parts)
+    return None if whole is None else resolved(whole, clock.now())
 
 
 def severity_named(word: str, field: str = "severity") -> str:

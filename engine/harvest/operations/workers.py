@@ -164,7 +164,8 @@ async def drain(
     """Have a worker claim nothing more, finish what runs, hand over and end; at `deadline_at` at the latest.
 
     Without a deadline its own `drain_timeout` holds. It hears of it within about a second. Asked again, the first
-    request stands with the new deadline. Raises WorkerNotFoundError, WorkerStoppedError, ShardUnavailableError.
+    request stands, and a deadline that is given replaces its own. Raises WorkerNotFoundError, WorkerStoppedError,
+    ShardUnavailableError.
     """
     reason = checked_reason(reason)
     if deadline_at is not None and deadline_at.tzinfo is None:

@@ -26,7 +26,7 @@ from harvest.replay.run import Run
 from harvest.replay.state import Identity
 
 NOTHING: Final = "nothing"
-Finding = Literal["clean", "diverged", "not_registered", "undecodable"]
+Finding = Literal["clean", "diverged", "not_registered", "undecodable", "erased"]
 
 # What the code has no part in: ended from outside, or by a limit.
 _FROM_OUTSIDE: Final = frozenset({EventKind.WORKFLOW_TERMINATED, EventKind.WORKFLOW_EXECUTION_TIMED_OUT})
@@ -71,7 +71,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """What became of one history.
 
     `not_registered`: there is no code of its workflow and version here. `undecodable`: the document, or a value in it,
-    does not fit the types of today's code. `events_replayed` counts the events that went the recorded way.
+    does not fit the types of today's code. `erased`: what the run was given and what it made is gone; nobody
+    can tell. `events_replayed` counts the events that went the recorded way.
     """
 
     verdict: Finding
@@ -95,6 +96,9 @@ def verify(document: HistoryDocument, code: Registry | WorkflowDefinition[..., A
     The code runs here and now, so that what it logs and what it calls beside its context happens again. Nothing is
     raised for what is found.
     """
+    if document.erased_at is not None:
+        gone = f"the payloads of this run were erased at {document.erased_at.isoformat(timespec='seconds')}"
+        return _verdict(document, "erased", f"{gone}: it cannot be replayed")
     definition = (
         code if isinstance(code, WorkflowDefinition) else code.workflow(document.workflow_name, document.version)
     )

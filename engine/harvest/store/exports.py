@@ -12,6 +12,7 @@ PAGE: Final = 500
 _HEAD: Final = """
     select e.execution_id, workflow_name, workflow_id, version, state, tenant, queue, build, parent_id, root_id,
            first_execution_id, previous_execution_id, started_at, closed_at, next_event_id, decided_through,
+           (select erased_at from harvest_erasures r where r.execution_id = e.execution_id) as erased_at,
            (select coalesce(sum(octet_length(payload)), 0) from harvest_events v
              where v.execution_id = e.execution_id) as payload_bytes
       from harvest_executions e where execution_id = $1

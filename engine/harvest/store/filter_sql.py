@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     SmallInteger,
     Text,
+    Uuid,
     and_,
     any_,
     case,
@@ -32,6 +33,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from harvest.history.states import State
 from harvest.store.filters import (
     ATTRIBUTE,
+    EXECUTION_ID,
     OWNER,
     SEVERITY,
     STARTED_AT,
@@ -48,7 +50,7 @@ from harvest.store.filters import (
     field_of,
     kinds_of,
 )
-from harvest.store.schema import DETAILS, TRIAGE
+from harvest.store.schema import DETAILS, EXECUTIONS, TRIAGE
 
 _TRIAGE_COLUMNS: Final = frozenset({OWNER, SEVERITY})
 _OPERATIONS: Final[dict[Operator, Callable[[Any, Any], ColumnElement[bool]]]] = {
@@ -96,8 +98,12 @@ def beside(rows: FromClause, expression: Expression) -> tuple[FromClause, Column
 
 
 def seek(expression: Expression) -> Select[Any]:
-    """The ids of all rows that an expression over attributes alone, or over triage alone, finds by an index."""
-    if kinds_of(expression) == {ATTRIBUTE}:
+    """The ids of all rows that an expression over attributes, over ids or over triage alone finds by an index."""
+    kinds = kinds_of(expression)
+    if kinds == {EXECUTION_ID}:
+        ids = EXECUTIONS.c.execution_id
+        return select(ids).where(condition(expression, Sources(literal(None, JSONB), {EXECUTION_ID: ids})))
+    if kinds == {ATTRIBUTE}:
         found = condition(expression, Sources(DETAILS.c.search_attributes, {}, by_index=True))
         return select(DETAILS.c.execution_id).where(DETAILS.c.search_attributes.is_not(None), found)
     found = condition(expression, Sources(literal(None, JSONB), dict(TRIAGE.c.items())))
@@ -157,7 +163,7 @@ def _column(leaf: Compare | OneOf, sources: Sources) -> ColumnElement[bool]:
     return _OPERATIONS[leaf.op](column, literal(_bound(name, leaf.value), _TYPES.get(name, Text)))
 
 
-_TYPES: Final[dict[str, Any]] = {STATE: SmallInteger, STARTED_AT: DateTime(timezone=True)}
+_TYPES: Final[dict[str, Any]] = {STATE: SmallInteger, STARTED_AT: DateTime(timezone=True), EXECUTION_ID: Uuid}
 
 
 def _bound(name: str, value: Value) -> Any:

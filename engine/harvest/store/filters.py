@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -16,6 +17,7 @@ WORKFLOW_NAME: Final = "workflow_name"
 OWNER: Final = "owner"
 SEVERITY: Final = "severity"
 STARTED_AT: Final = "started_at"
+EXECUTION_ID: Final = "execution_id"
 SEVERITIES: Final = ("sev1", "sev2", "sev3", "sev4")
 
 Operator = Literal["=", "!=", ">", ">=", "<", "<="]
@@ -27,20 +29,23 @@ class Ago(Struct, frozen=True):
     seconds: int
 
 
-# Numbers are exact, as jsonb's are. An attribute is compared with text, a number or a boolean, a column with text or a
-# time.
-Value = str | bool | Decimal | datetime | Ago
+# Numbers are exact, as jsonb's are. An attribute is compared with text, a number or a boolean, a column with text, a
+# time or an id.
+Value = str | bool | Decimal | datetime | Ago | UUID
 
 
 class Field(Struct, frozen=True):
-    """What is looked at: a search attribute by its key, or one of the five columns by its name."""
+    """What is looked at: a search attribute by its key, or one of the columns by its name.
+
+    The language of filters has no word for EXECUTION_ID; its ranges come from the beginning of an id.
+    """
 
     kind: Literal["attr", "column"]
     name: str
 
 
 class Compare(Struct, frozen=True, tag=True):
-    """One value. `!=` is true of what is there and differs; order is of numbers and of `started_at` alone."""
+    """One value. `!=` is true of what is there and differs; order is of numbers, `started_at` and ids alone."""
 
     field: Field
     op: Operator

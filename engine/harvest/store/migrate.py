@@ -17,7 +17,7 @@ from harvest.store.pool import Connection, connect
 if TYPE_CHECKING:
     from sqlalchemy import Connection as AlembicConnection
 
-SCHEMA_LEVEL: Final = 6
+SCHEMA_LEVEL: Final = 7
 LOCK_KEY: Final = 0x4841_5256  # "HARV"
 LIMIT: Final = 5.0
 # Deadlock, lock not available.

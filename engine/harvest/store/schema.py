@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     ColumnElement,
@@ -102,6 +103,22 @@ TRIAGE: Final = Table(
     _text("note", nullable=True),
     _text("actor"),
     _instant("updated_at"),
+)
+
+ERASURES: Final = Table(
+    "harvest_erasures",
+    METADATA,
+    _uuid("receipt", primary_key=True),
+    _uuid("execution_id"),
+    _uuid("parent_receipt", nullable=True),
+    _text("actor"),
+    _text("reason"),
+    _instant("erased_at"),
+    Column("events_scrubbed", Integer, nullable=False),
+    Column("fields_tombstoned", Integer, nullable=False),
+    Column("bytes_removed", BigInteger, nullable=False),
+    _text("digest_before"),
+    _text("digest_after"),
 )
 
 AUDIT_LOG: Final = Table(

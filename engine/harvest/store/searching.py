@@ -21,6 +21,7 @@ from harvest.store.filter_sql import beside, seek
 from harvest.store.filters import (
     ATTRIBUTE,
     COLUMN,
+    EXECUTION_ID,
     OWNER,
     SEVERITY,
     STARTED_AT,
@@ -207,10 +208,11 @@ def ways_to_seek(condition: Expression) -> list[tuple[Select[Any], Expression | 
     """The parts of a condition that an index leads to, each with what is left to be asked of its rows."""
     parts = parts_of(condition)
     by_triage = tuple(part for part in parts if kinds_of(part) <= {OWNER, SEVERITY})
+    by_ids = tuple(part for part in parts if kinds_of(part) == {EXECUTION_ID})
     by_attributes = tuple(part for part in parts if kinds_of(part) == {ATTRIBUTE})
     return [
         (seek(together), conjunction(part for part in parts if part not in chosen))
-        for chosen in (by_triage, by_attributes)
+        for chosen in (by_triage, by_ids, by_attributes)
         if (together := conjunction(chosen)) is not None
     ]
 

@@ -92,9 +92,10 @@ with told as (
 ),
 {audit_part(3, "told")}
 select from told"""
-# Asked twice, the first request stands; only its deadline changes.
+# Asked twice, the first request stands; a deadline that is given replaces its own.
 _DRAIN: Final = _TELL.format(
-    change="drain_requested_at = coalesce(drain_requested_at, clock_timestamp()), drain_deadline_at = $2::timestamptz"
+    change="""drain_requested_at = coalesce(drain_requested_at, clock_timestamp()),
+           drain_deadline_at = coalesce($2::timestamptz, drain_deadline_at)"""
 )
 _EVICT: Final = _TELL.format(change="evict_requested_at = coalesce($2::timestamptz, clock_timestamp())")
 
