@@ -3,7 +3,7 @@
 const root = document.documentElement;
 const dialog = document.getElementById("keys");
 const PLACES = {
-  o: "go-overview", w: "go-workflows", a: "go-audit", u: "go-usage", s: "go-start", f: "go-workers", h: "go-warmth", d: "go-shards",
+  o: "go-overview", w: "go-workflows", a: "go-audit", u: "go-usage", s: "go-start", f: "go-workers", h: "go-warmth", d: "go-shards", e: "go-erasure",
 };
 let prefix = -Infinity;
 

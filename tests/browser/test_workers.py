@@ -16,6 +16,7 @@ from playwright.sync_api import Page, expect
 
 from harvest.shards import Shards
 from tests.browser.server import DevServer
+from tests.browser.test_every_page import overflow, violations
 from tests.browser.test_warmth import LOST_MS, living, open_page
 from tests.console.fleet import Member, join
 
@@ -88,6 +89,27 @@ def test_a_drain_says_what_it_would_do_and_wants_a_reason_and_the_word(
     expect(page.locator("tbody tr").first).to_contain_text("its machine goes")
 
 
+def test_a_drain_takes_a_deadline_and_says_when_it_ends(page: Page, server: DevServer, visitor: UUID) -> None:
+    page.goto(f"/workers/{visitor}/drain")
+    field = page.get_by_label("Deadline")
+    page.get_by_label("Reason").fill("its machine goes")
+    page.get_by_label("Type drain to confirm").fill("drain")
+    field.fill("soon")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("is neither seconds, like 300, nor a time")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    assert violations(page) == []
+    for width in (390, 320):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert overflow(page) <= 0
+    page.get_by_role("alert").get_by_role("link", name="Deadline").press("Enter")
+    expect(field).to_be_focused()
+    field.fill("900")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"/workers/{visitor}\?did=draining$"))
+    expect(page.locator("#worker .note")).to_contain_text(re.compile("it ends in 1[45] min"))
+
+
 def test_parked_runs_are_let_go_by_keyboard_alone(page: Page, server: DevServer, visitor: UUID) -> None:
     page.goto(f"/workers/{visitor}")
     page.locator("#evict").focus()
@@ -107,6 +129,8 @@ def test_a_workers_page_leads_on_by_keys(page: Page, server: DevServer) -> None:
     page.keyboard.press("j")
     page.keyboard.press("o")
     expect(page.locator("#worker h1")).to_be_visible()
+    # The scripts of the page run only after its text is there.
+    expect(page.locator("#badge")).to_have_text(re.compile("^Live"))
     page.keyboard.press("g")
     page.keyboard.press("h")
     expect(page).to_have_url(re.compile("/warmth$"))

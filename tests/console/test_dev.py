@@ -371,6 +371,24 @@ def test_serve_prints_a_link_and_another_can_be_made(dev: Callable[..., Dev], fo
         assert sign_in(link) == 403
 
 
+def test_a_link_leads_to_the_serve_that_runs_on_these_databases(
+    dev: Callable[..., Dev], folder: Path, new_database: Callable[[str], str]
+) -> None:
+    mine = {"HARVEST_DATABASE_URLS": f"0={new_database('linked')}"}
+    other = {"HARVEST_DATABASE_URLS": f"0={new_database('unlinked')}"}
+    running = dev("--port", "0", "--base-path", "/harvest", verb="serve", extra=mine)
+    address = running.ready()
+    made = harvest("signin-link", cwd=folder, **mine)
+    assert made.stdout.startswith(f"{address}/signin?token=")
+    assert address.endswith("/harvest")
+    elsewhere = harvest("signin-link", cwd=folder, **other)
+    assert elsewhere.stdout.startswith("http://127.0.0.1:8400/signin?token=")
+    assert "--console-url" in elsewhere.stderr
+    assert running.interrupt() == 0
+    assert list(running.data.glob("serve-*")) == []
+    assert harvest("signin-link", cwd=folder, **mine).stdout.startswith("http://127.0.0.1:8400/")
+
+
 def test_workers_run_with_one_hash_seed_on_the_databases_of_dev(dev: Callable[..., Dev], folder: Path) -> None:
     (folder / "shop.py").write_text(
         APP

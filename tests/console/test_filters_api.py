@@ -80,6 +80,27 @@ async def test_a_filter_that_cannot_be_is_refused_with_column_and_remedy(
         assert problem["remedy"]
 
 
+async def test_a_list_and_a_count_take_the_beginning_of_an_id(console: Client, shards: Shards) -> None:
+    await populate(shards)
+    rows = (await console.api("GET", "/workflows")).json()["workflows"]
+    for length in (36, 32):
+        prefix = rows[1]["execution_id"].replace("-", "" if length == 32 else "-")[:length]
+        assert await ids(console, f"exec_id_prefix={prefix}") == ["o-1"]
+    assert await ids(console, "exec_id_prefix=0001") == ["o-1", "o-3"]
+    assert (await console.api("GET", "/workflows/count?exec_id_prefix=0000")).json()["count"] == 3
+    assert (await console.api("GET", "/workflows/facets?field=state&exec_id_prefix=0000")).json()["rows"] == 3
+
+
+@pytest.mark.parametrize("path", ["/workflows?", "/workflows/count?", "/workflows/facets?field=state&"])
+@pytest.mark.parametrize("prefix", ["00zz", "0000-1", "%00", "0" * 37])
+async def test_what_is_no_beginning_of_an_id_is_refused_by_its_parameter(
+    console: Client, path: str, prefix: str
+) -> None:
+    response = await console.api("GET", f"{path}exec_id_prefix={prefix}")
+    problem = response.json()
+    assert (response.status_code, problem["code"], problem["field"]) == (400, "HVT-200", "exec_id_prefix")
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -171,6 +192,9 @@ async def test_the_command_line_filters_alike(urls: dict[int, str], shards: Shar
         ]
         assert await listed("--filter", "attrs.tenant = 'o''hara' OR attrs.amount = 3") == ["o-2", "o-3"]
         assert await listed("--owner", "nobody") == []
+        assert await listed("--exec-id-prefix", "0001", "--order", "asc") == ["o-3", "o-1"]
+        unlike = await run("list", "--exec-id-prefix", "xyz")
+        assert (unlike.exit_code, "exec_id_prefix" in unlike.stderr) == (1, True)
         counted = await run("count", "--search-attr", "tenant=acme", "--group-by", "state")
         assert msgspec.json.decode(counted.stdout)["total"] == 2
         wrong = await run("list", "--filter", "attrs.tenant = acme")

@@ -122,8 +122,8 @@ async def test_a_shard_without_a_database_here_was_not_looked_at(narrow: Client,
     assert marks == [(True, True, True, False), (True, True, False, False), (False, False, False, True)]
     page = await text(narrow, shards)
     assert "Not inspected no database is configured here" in page
-    assert "Shard 1 draining" in page
-    assert "Shard 2 draining, reserved" in page
+    assert "Shard 1 readable only" in page
+    assert "Shard 2 readable only, reserved" in page
 
 
 async def test_with_no_shard_at_all_the_page_says_that_nobody_could_be_asked() -> None:

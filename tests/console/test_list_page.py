@@ -31,7 +31,9 @@ def ids(page: str) -> list[str]:
 
 def link(page: str, text: str) -> str:
     """The address of the link with this text."""
-    found = re.search(rf'<a [^>]*href="([^"]*)"[^>]*>\s*{re.escape(html.escape(text))}\s*</a>', page)
+    found = re.search(
+        rf'<a [^>]*href="([^"]*)"[^>]*>\s*(?:<span[^>]*>)?{re.escape(html.escape(text))}\s*(?:</span>\s*)?</a>', page
+    )
     assert found is not None, text
     return html.unescape(found[1])
 
@@ -55,10 +57,22 @@ async def test_owner_and_severity_are_columns_conditions_and_facets(console: Cli
     page = await get(console, "/workflows?columns=owner&columns=severity")
     assert ids(await get(console, link(page, "payments & <b>co</b>"))) == ["a"]
     assert ids(await get(console, link(page, "sev2"))) == ["a"]
+    assert page.count('<span class="state sev2">sev2</span>') == 2, "a chip and a cell"
     facets = await get(console, "/_f/workflows/facets?facet=owner&severity=sev2")
     url = link(facets, "payments & <b>co</b>")
     assert ids(await get(console, url)) == ["a"]
     assert "severity=sev2" in url
+
+
+async def test_a_severity_is_asked_for_and_left_by_its_chip(console: Client, shards: Shards) -> None:
+    run = await four_runs(console, shards)
+    await console.api("PATCH", f"/workflows/{run}/triage", json={"severity": "sev4"})
+    asked = await get(console, link(await get(console, "/workflows?state=RUNNING"), "sev4"))
+    assert ids(asked) == ["a"]
+    assert ids(await get(console, link(asked, "sev3"))) == []
+    assert link(asked, "sev4") == "/workflows?state=RUNNING"
+    facets = await get(console, "/_f/workflows/facets?facet=severity")
+    assert '<span class="state sev4">sev4</span>' in facets
 
 
 async def test_a_facet_replaces_what_is_asked_of_its_field_and_keeps_the_rest(console: Client, shards: Shards) -> None:

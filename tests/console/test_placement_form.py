@@ -72,7 +72,7 @@ async def test_the_choices_are_those_of_the_router_with_their_states(form: Form)
         ("residency:us", "us, on shard 1"),
         ("shard:0", "Shard 0"),
         ("shard:1", "Shard 1"),
-        ("shard:2", "Shard 2, draining"),
+        ("shard:2", "Shard 2, readable only"),
         ("shard:3", "Shard 3, reserved, no database here"),
     ]
     assert '<option value="">By its id</option>' in page.text
@@ -156,6 +156,12 @@ async def test_why_it_would_be_refused_is_told_before_and_beside_the_field_after
     assert [each.replace("&lt;", "<").replace("&gt;", ">") for each in chosen] == [placement]
     assert "<b>" not in answer.text.partition("<main")[2].replace("<body", "")
     assert await runs(shards) == {}
+
+
+async def test_the_refusal_of_a_shard_that_is_readable_only_says_that_it_may_be_a_new_one(form: Form) -> None:
+    told = "So is a shard that is being added"
+    assert told in words(await form.look(placement="shard:2"))
+    assert told not in words(await form.look(placement="shard:9"))
 
 
 async def test_without_scripts_a_button_shows_where_it_would_run(form: Form, shards: Shards) -> None:

@@ -64,11 +64,18 @@ async def test_each_shard_says_its_role_readiness_and_what_waits(wide: Client, t
     for path in ("/shards", "/_f/shards"):
         page = (await wide("GET", path, headers=HTML)).text
         assert "Writable , default Ready 1 1" in row(page, 0)
-        assert "Readable Ready" in row(page, 1)
+        assert "Readable only Ready" in row(page, 1)
         assert "Writable , reserved Degraded no living worker covers it 0 1" in row(page, 2)
         assert '<span class="state failed">1</span>' in page
         for look in ("running", "paused", "completed", "blocked"):
             assert f'class="state {look}"' in page
+
+
+async def test_a_shard_that_takes_no_new_runs_is_told_as_one_that_is_added_or_drained(wide: Client) -> None:
+    for path in ("/shards", "/shards/1"):
+        assert "new runs: it is being added, or drained." in await text(wide, path)
+    assert "takes no new runs" not in await text(wide, "/shards/0")
+    assert "Make it writable" in await text(wide, "/shards/1")
 
 
 async def test_the_canary_of_a_shard_is_told_or_that_nobody_probes(wide: Client, three: Shards) -> None:

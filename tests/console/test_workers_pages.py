@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
+from harvest import clock
 from harvest.history.ids import ExecutionId
-from harvest.operations import auditing, starting
+from harvest.operations import auditing, starting, workers
 from harvest.shards import Shards
 from harvest.store.audit import AuditFilter
+from harvest_console.pages.worker_acts import deadline
 from tests.console.conftest import Client
 from tests.console.fleet import Decided, Member, join, measured
 from tests.operations.population import register
@@ -171,6 +174,60 @@ async def test_a_drain_is_told_before_and_needs_a_reason_and_the_word(
     assert await _acts(shards, A) == ["worker.drain", "worker.drain"]
     again = await console("POST", f"/workers/{A}/drain", data=form, headers=HTML)
     assert again.headers["location"].endswith("did=already_draining")
+
+
+@pytest.mark.parametrize(
+    ("typed", "seconds"), [("300", 300), ("0.5", 0.5), ("2026-11-29T14:00", 3_600), ("2026-11-29T14:00Z", 7_200)]
+)
+def test_a_deadline_is_seconds_from_now_or_a_time_in_the_zone_of_the_page(typed: str, seconds: float) -> None:
+    now = datetime(2026, 11, 29, 12, tzinfo=UTC)
+    assert deadline(typed, "Europe/Berlin", now) == now + timedelta(seconds=seconds)
+    assert deadline("", "Europe/Berlin", now) is None
+
+
+async def test_a_drain_has_the_deadline_that_was_typed(console: Client, shards: Shards, fleet: str) -> None:
+    assert 'name="tz" value="UTC"' in (await console("GET", f"/workers/{A}/drain", headers=HTML)).text
+    form = {"csrf": fleet, "reason": "a new build", "phrase": "drain", "deadline": " 600 ", "tz": "UTC"}
+    before = clock.now()
+    assert (await console("POST", f"/workers/{A}/drain", data=form, headers=HTML)).status_code == 303
+    told = (await workers.get(shards, A)).drain_deadline_at
+    assert told is not None
+    assert timedelta(seconds=600) <= told - before < timedelta(seconds=660)
+    assert "it ends in" in await text(console, f"/workers/{A}")
+    later = {**form, "deadline": (clock.now() + timedelta(hours=2)).isoformat()}
+    assert (await console("POST", f"/workers/{A}/drain", data=later, headers=HTML)).status_code == 303
+    again = (await workers.get(shards, A)).drain_deadline_at
+    assert again is not None
+    assert again - told > timedelta(hours=1)
+    assert (
+        await console("POST", f"/workers/{A}/drain", data={**form, "deadline": ""}, headers=HTML)
+    ).status_code == 303
+    assert (await workers.get(shards, A)).drain_deadline_at == again
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("soon", "is neither seconds, like 300, nor a time, like 2026-11-29T14:00"),
+        ("-5", "is neither seconds"),
+        ("nan", "is neither seconds"),
+        ("0", "is not ahead"),
+        ("2020-01-01", "is not ahead"),
+        ("604801", "is more than 7 days from now: 604,800 seconds"),
+        ("9" * 400, "is more than 7 days from now"),
+    ],
+)
+async def test_a_deadline_that_cannot_be_is_told_beside_its_field(
+    console: Client, shards: Shards, fleet: str, typed: str, told: str
+) -> None:
+    form = {"csrf": fleet, "reason": "a new build", "phrase": "drain", "deadline": typed, "tz": "UTC"}
+    answer = await console("POST", f"/workers/{A}/drain", data=form, headers=HTML)
+    assert answer.status_code == 422
+    assert words(answer).count(told) == 2
+    (field,) = re.findall(r'<input id="deadline"[^>]*>', answer.text)
+    assert f'value="{typed}"' in field
+    assert 'aria-invalid="true"' in field
+    assert await _acts(shards, A) == []
 
 
 async def test_what_only_this_worker_serves_is_named_before_a_drain(console: Client, fleet: str) -> None:

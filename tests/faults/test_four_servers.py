@@ -207,6 +207,7 @@ def filled(path: str, site: Site, shard_id: int) -> str | None:
         "name": "waits",
         "workflow_id": f"w-{shard_id}",
         "partition": "0",
+        "receipt": str(site.runs[shard_id]),
     }
     parts = []
     for part in path.split("/"):

@@ -147,7 +147,7 @@ async def test_the_residency_map_shows_the_state_of_each_target_and_who_disagree
     assert keys == ["apac", "eu", "cell-a", "us"], "those in dispute first"
     assert "2 keys lead to different places." in said
     assert re.search(r"eu 0 Writable odd: shard 1", said)
-    assert re.search(r"us 1 Draining starts by this key are refused nobody", said)
+    assert re.search(r"us 1 Readable only starts by this key are refused nobody", said)
     assert re.search(r"cell-a 2 No database here Writable, reserved nobody", said)
     assert re.search(r"apac none Not declared here odd: shard 0", said)
 

@@ -303,6 +303,7 @@ ASKED: list[tuple[str, str, Any]] = [
     ("GET", "/admin/config", None),
     ("GET", "/admin/topology", None),
     ("GET", "/admin/views", None),
+    ("GET", "/admin/erasures", None),
     ("GET", "/admin/usage?from=24h&to=1s&group_by=workflow_name", None),
     ("GET", "/admin/warmth", None),
     ("GET", "/admin/owner-mode", None),

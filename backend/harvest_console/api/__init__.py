@@ -6,9 +6,11 @@ from litestar.types import ControllerRouterHandler
 from harvest.operations.views import API_ROOT
 from harvest_console.api import (
     changes,
+    erasure,
     executions,
     families,
     insight,
+    legal_holds,
     lists,
     ownership,
     relay,
@@ -29,9 +31,11 @@ from harvest_console.api.metrics import metrics
 from harvest_console.api.openapi import openapi_route
 
 _handlers = [
+    *erasure.handlers,
     *executions.handlers,
     *families.handlers,
     *insight.handlers,
+    *legal_holds.handlers,
     *lists.handlers,
     *ownership.handlers,
     *starts.handlers,

@@ -44,6 +44,7 @@ def _filter(query: FilterQuery, order: str = "desc") -> ListFilter:
         blocked=query.blocked,
         workflow_name=query.workflow_name or None,
         workflow_id=query.workflow_id or None,
+        exec_id_prefix=query.exec_id_prefix or None,
         started_after=query.started_after,
         started_before=query.started_before,
         owner=query.owner or None,

@@ -26,6 +26,7 @@ _PATH_SCHEMAS: Final[dict[str, Schema]] = {
     "event_id": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
     "worker_id": {"type": "string", "format": "uuid"},
     "view_id": {"type": "string", "format": "uuid"},
+    "receipt": {"type": "string", "format": "uuid"},
     "shard_id": {"type": "integer", "minimum": 0, "maximum": 65_535},
     "partition": {"type": "integer", "minimum": 0, "maximum": 511},
     "name": {"type": "string", "enum": ["input", "result", "memo", "current_details"]},

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from harvest.history.ids import ID_DIGITS
 from harvest.history.limits import NAME_BYTES, REASON_CHARACTERS, WORKFLOW_ID_BYTES
 from harvest.history.states import State
 from harvest.operations.auditing import MOST_ENTRIES, AuditView
@@ -32,6 +33,9 @@ Severity = Literal["sev1", "sev2", "sev3", "sev4"]
 # For readers of the document; a word that is no state is refused by the operation, which names those there are.
 STATES = "^({0})(,({0}))*$".format("|".join(State.__members__))
 Availability = Literal["complete", "partial", "unavailable"]
+# For readers of the document, too; the operation says what an id looks like.
+ID_PREFIX = "^[0-9A-Fa-f-]*$"
+_ID_CHARACTERS = ID_DIGITS + 4
 
 
 class SignalQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,14 +177,17 @@ class ResultQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class FilterQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Which executions; `state` takes several words with commas between them, `blocked=true` those that stand still.
 
-    `search_attr` is `key:value`, `search_attr_filter` is `key:op:value`; both may be given several times, `filter` is
-    an expression. All must hold.
+    `exec_id_prefix` is how the execution id begins, in hexadecimal digits. `search_attr` is `key:value`,
+    `search_attr_filter` is `key:op:value`; both may be given several times, `filter` is an expression. All must hold.
     """
 
     state: Annotated[str, Meta(max_length=200, extra_json_schema={"pattern": STATES})] | None = None
     blocked: bool = False
     workflow_name: Annotated[str, Meta(max_length=NAME_BYTES)] | None = None
     workflow_id: Annotated[str, Meta(max_length=WORKFLOW_ID_BYTES)] | None = None
+    exec_id_prefix: Annotated[str, Meta(max_length=_ID_CHARACTERS, extra_json_schema={"pattern": ID_PREFIX})] | None = (
+        None
+    )
     started_after: Instant | None = None
     started_before: Instant | None = None
     owner: Annotated[str, Meta(max_length=NAME_BYTES)] | None = None

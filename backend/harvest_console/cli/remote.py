@@ -83,6 +83,10 @@ class Remote(msgspec.Struct, frozen=True):
             headers["Idempotency-Key"] = idempotency_key
         return self._send("POST", parts, query, body, headers)
 
+    def delete(self, *parts: str) -> Answer:
+        """Delete what is at the path. Raises RemoteError."""
+        return self._send("DELETE", parts, {}, None, {})
+
     def _send(
         self, method: str, parts: tuple[str, ...], query: dict[str, object], body: bytes | None, headers: dict[str, str]
     ) -> Answer:

@@ -27,6 +27,9 @@ VERBS = {
     ),
     "usage": ("harvest_console.cli.usage:usage", "Show what each group of runs has used in a window of time."),
     "history": ("harvest_console.cli.reading:history", "Take histories out of the databases."),
+    "erasure": ("harvest_console.cli.erasing:erasure", "List, read and check the receipts of erased payloads."),
+    "legal-hold": ("harvest_console.cli.legal_hold:legal_hold", "Keep a run's payloads from being erased."),
+    "view": ("harvest_console.cli.view:view", "List, save and delete the saved views of the list."),
 }
 
 

@@ -11,6 +11,7 @@ import click
 
 from harvest_console import settings as configuration
 from harvest_console.cli import loop
+from harvest_console.cli.announcement import announced
 from harvest_console.cli.listener import listen
 from harvest_console.cli.options import address_options, data_dir_option, set_up_logging
 from harvest_console.cli.signin_link import link_line, new_link
@@ -27,7 +28,7 @@ def serve(host: str, port: int, data_dir: Path, base_path: str) -> None:
     """Run the console on the databases of HARVEST_DATABASE_URLS, or on those of a running `harvest dev`.
 
     Sign in with the link that it prints (`harvest signin-link` makes another), or with HARVEST_ADMIN_TOKEN. Several
-    consoles need the same HARVEST_SECRET_KEY.
+    consoles need the same HARVEST_SECRET_KEY. In --data-dir it leaves its address for `harvest signin-link`.
     """
     set_up_logging()
     token = configuration.admin_token(os.environ, host)
@@ -46,7 +47,8 @@ def serve(host: str, port: int, data_dir: Path, base_path: str) -> None:
         usage_ceiling_days=configuration.usage_ceiling_days(os.environ),
         canary=configuration.canary(os.environ),
     )
-    loop.run(_serve(settings, listener))
+    with announced(data_dir, settings.base_url, urls):
+        loop.run(_serve(settings, listener))
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:

@@ -157,6 +157,7 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--state", multiple=True, help="RUNNING, COMPLETED, FAILED, …; may be given several times."),
             click.option("--workflow-name", help="Only this type."),
             click.option("--workflow-id", help="Only this id."),
+            click.option("--exec-id-prefix", help="Only execution ids that begin so, like 0001019a or 0001019a-3c."),
             click.option("--started-after", help="An instant with its zone, like 2026-05-01T10:00:00Z."),
             click.option("--started-before", help="The same; exclusive."),
             click.option("--owner", help="Only those that this owner looks after."),
@@ -195,7 +196,7 @@ def filter_query(given: dict[str, Any]) -> dict[str, Any]:
 
 @click.group(epilog=EXIT_STATUSES)
 def workflow() -> None:
-    """Start, list, look at, signal, update, query, hold and end workflows."""
+    """Start, list, look at, signal, update, query, hold, end and erase workflows."""
 
 
 @workflow.command(name="list")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 from typing import Any, Final
-from uuid import UUID
 
 from litestar import get
 from litestar.response import Redirect
@@ -13,7 +12,8 @@ from msgspec import Raw, Struct
 
 from harvest.errors import HarvestError
 from harvest.history.ids import parse_execution_id
-from harvest.operations import progressing, reading
+from harvest.operations import erasing, legal_holds, progressing, reading
+from harvest.operations.erasing import Receipt
 from harvest.operations.progressing import Published
 from harvest.operations.views import EventView, ExecutionDetail, FailureView, is_open
 from harvest.operations.waiting import OWN_CODE
@@ -37,6 +37,10 @@ _DID = {
     "terminated": "It was terminated.",
     "paused": "It is paused: nothing of it goes on until it is resumed.",
     "resumed": "It goes on, with all that came meanwhile.",
+    "held": "It is under a legal hold: its payloads cannot be erased.",
+    "released": "The legal hold was released.",
+    "triaged": "Its triage is changed.",
+    "same": "Nothing of it was changed.",
     "unchanged": "Nothing was left to do: it had been asked already.",
 }
 PROGRESS_BYTES: Final = 180
@@ -94,9 +98,12 @@ async def progress_region(request: AnyRequest, shards: Shards, execution: str) -
 
 async def run_context(shards: Shards, run: ExecutionDetail) -> dict[str, Any]:
     """What the templates of a run need beside the run itself."""
-    last = await _last_event(shards, run.execution_id) if run.state in _ENDED_BY_EVENT else None
+    last, hold, receipt = await asyncio.gather(
+        _last_event(shards, run), legal_holds.hold_of(shards, run.execution_id), _receipt(shards, run)
+    )
     return {
-        **frame(run, "run"),
+        **frame(run, "run", hold),
+        "receipt": receipt,
         "block": block_text(run.blocked.code) if run.blocked else None,
         "causes": causes(run.failure),
         "input": payload_head(run.input),
@@ -168,10 +175,17 @@ def causes(failure: FailureView | None) -> list[FailureView]:
     return found
 
 
-async def _last_event(shards: Shards, execution_id: UUID) -> EventView | None:
-    """The event that ended a run; the page does without when it cannot be read."""
+async def _receipt(shards: Shards, run: ExecutionDetail) -> Receipt | None:
+    """The receipt of an erased run; an open one has none."""
+    return None if is_open(run.state) else await erasing.receipt_of(shards, run.execution_id)
+
+
+async def _last_event(shards: Shards, run: ExecutionDetail) -> EventView | None:
+    """The event that ended a run, where that says who did it; the page does without when it cannot be read."""
+    if run.state not in _ENDED_BY_EVENT:
+        return None
     try:
-        page = await reading.history(shards, execution_id, limit=1, newest_first=True)
+        page = await reading.history(shards, run.execution_id, limit=1, newest_first=True)
     except HarvestError:
         return None
     return page.events[0] if page.events else None

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from harvest.operations.legal_holds import LegalHold
 from harvest.operations.views import ExecutionDetail, is_open
 from harvest_console.rendering.states import shown_state
 
@@ -29,10 +30,11 @@ TABS: Final = (
 )
 
 
-def frame(run: ExecutionDetail, tab: str) -> dict[str, Any]:
-    """What `run_page.html` needs beside what a tab's own template does."""
+def frame(run: ExecutionDetail, tab: str, hold: LegalHold | None = None) -> dict[str, Any]:
+    """What `run_page.html` needs beside what a tab's own template does; `hold` is told in the head of the first tab."""
     return {
         "run": run,
+        "hold": hold,
         "is_open": is_open(run.state),
         "shown": shown_state(run.state, run.blocked.code if run.blocked else None),
         "tabs": TABS,

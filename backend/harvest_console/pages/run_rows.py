@@ -36,6 +36,7 @@ class Cell(Struct, frozen=True, kw_only=True):
     heading: str
     text: str
     url: str | None
+    is_severity: bool = False
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -84,6 +85,7 @@ def run_rows(runs: list[ExecutionView], query: Query, columns: list[Column], bas
                 heading=column.heading,
                 text=value or "",
                 url=url(**{column.field.name: value}) if value else None,
+                is_severity=column.field.name == SEVERITY,
             )
         stored = (run.search_attributes or {}).get(column.field.name)
         if stored is None:

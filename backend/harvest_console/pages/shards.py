@@ -27,7 +27,7 @@ READINESS: Final = {
 }
 ROLES: Final = {
     "writable": WorkerState("Writable", "running"),
-    "readable": WorkerState("Readable", "paused"),
+    "readable": WorkerState("Readable only", "paused"),
     "candidate": WorkerState("Not read yet", "unknown"),
 }
 CHECKS: Final = {

@@ -178,7 +178,7 @@ def _states(view: ResidencyView) -> list[tuple[str, str]]:
     states = []
     if not view.has_database:
         states.append(("No database here", "failed"))
-    word, shape = ("Writable", "running") if view.writable else ("Draining", "paused")
+    word, shape = ("Writable", "running") if view.writable else ("Readable only", "paused")
     states.append((f"{word}, reserved" if view.reserved else word, shape))
     return states
 

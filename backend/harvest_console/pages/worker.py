@@ -27,7 +27,7 @@ REPORT_BYTES: Final = 8 * 1024
 # What a page does once an act has brought its reader back.
 DID: Final = {
     "draining": "It takes on nothing new, finishes what runs, hands over and ends.",
-    "already_draining": "It was draining already; the first request stands.",
+    "already_draining": "It was draining already; only its deadline can still be changed.",
     "requested": "It lets go of its parked runs. The next decision of each is a replay.",
 }
 

@@ -18,6 +18,7 @@ from harvest.operations.listing import Counted, ListPage
 from harvest.operations.saved_views import SavedView
 from harvest.operations.views import ExecutionView
 from harvest.shards import Shards
+from harvest.store.filters import SEVERITIES
 from harvest_console.pages.conditions import conditions
 from harvest_console.pages.facets import facet_context
 from harvest_console.pages.list_query import LIST, SIZES, Query, read_query
@@ -88,6 +89,7 @@ async def workflows_page(request: AnyRequest, shards: Shards, cursor: str = "", 
         after_text=input_text(query.after, zone),
         before_text=input_text(query.before, zone),
         chips=[_chip(query, word, base) for word in _offered(query)],
+        severities=[_severity_chip(query, word, base) for word in SEVERITIES],
         conditions=conditions(query, base),
         blocked_url=query.url(base, blocked=None if query.blocked else "1"),
         clear_url=build_url(base, LIST, columns=list(query.columns)),
@@ -263,6 +265,11 @@ def _chip(query: Query, word: str, base: str) -> dict[str, Any]:
     on = word in query.states
     states = [one for one in query.states if one != word] if on else [*query.states, word]
     return {"word": word, "on": on, "url": query.url(base, state=states)}
+
+
+def _severity_chip(query: Query, word: str, base: str) -> dict[str, Any]:
+    on = word == query.severity
+    return {"word": word, "on": on, "url": query.url(base, severity=None if on else word)}
 
 
 def _list_context(

@@ -8,15 +8,17 @@ from typing import Final
 import jinja2
 from markupsafe import Markup, escape
 
+from harvest.history.erasing import ERASED_TEXT
 from harvest_console.rendering.figures import rate_text, share_text, short_span_text
-from harvest_console.rendering.json_text import size_text
+from harvest_console.rendering.json_text import TOMBSTONE, size_text
 from harvest_console.rendering.names import short_id
 from harvest_console.rendering.resources import resource_folder
-from harvest_console.rendering.states import close_text, policy_text, state_class, state_text
+from harvest_console.rendering.states import close_text, policy_text, severity_class, state_class, state_text
 from harvest_console.rendering.times import span_text
 
 _TICKS: Final = re.compile(r"(`{1,2})([^`]+)\1")
 _CODE: Final = Markup("<code>{}</code>")
+_ERASED: Final = Markup('<span class="state erased">erased</span>')
 
 
 def clip(text: str, most: int = 80) -> str:
@@ -39,6 +41,11 @@ def ticks(text: str) -> Markup:
     return shown + escape(text[end:])
 
 
+def with_erased(text: str) -> Markup:
+    """A payload's or failure's text with the word "erased" and its mark where a value was."""
+    return _ERASED if text == ERASED_TEXT else _ERASED.join(escape(part) for part in TOMBSTONE.split(text))
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_folder("templates")),
@@ -50,6 +57,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["state_class"] = state_class
     environment.filters["state_text"] = state_text
+    environment.filters["severity_class"] = severity_class
     environment.filters["short_id"] = short_id
     environment.filters["policy_text"] = policy_text
     environment.filters["close_text"] = close_text
@@ -57,6 +65,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["clip"] = clip
     environment.filters["sentence"] = sentence
     environment.filters["ticks"] = ticks
+    environment.filters["with_erased"] = with_erased
     environment.filters["milliseconds"] = lambda number: span_text(number / 1000)
     environment.filters["share"] = share_text
     environment.filters["rate"] = rate_text

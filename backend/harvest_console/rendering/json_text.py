@@ -13,6 +13,8 @@ PAGE_BYTES: Final = 64 * 1024
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
 _SHORT: Final = 72
+# What stands where a value was erased (`harvest.history.erasing`), as it is laid out here.
+TOMBSTONE: Final = re.compile(r'\{\s*"_harvest_erased":\s*true\s*\}')
 # A container without another inside that fits on one line.
 _FLAT = re.compile(rb'[\[{](?:[^\[\]{}"]|"(?:[^"\\]|\\.)*")*[\]}]', re.DOTALL)
 
@@ -23,6 +25,11 @@ class Head(Struct, frozen=True):
     text: str
     size: int
     cut: bool
+
+    @property
+    def erased(self) -> bool:
+        """Whether the payload was erased as a whole."""
+        return TOMBSTONE.fullmatch(self.text) is not None
 
 
 def head_of(data: bytes, limit: int = HEAD_BYTES) -> Head:

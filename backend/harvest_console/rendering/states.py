@@ -19,6 +19,8 @@ STATES: Final = {
     "TIMED_OUT": ("timed_out", "Timed out"),
     "CONTINUED_AS_NEW": ("continued", "Continued"),
 }
+# A bar more for each step that it is worse.
+_SEVERITIES: Final = ("sev1", "sev2", "sev3", "sev4")
 _POLICIES: Final = {"terminate": "it is terminated", "request_cancel": "it is asked to cancel", "abandon": "it goes on"}
 _CLOSES: Final = {
     "terminate": "terminated with its parent",
@@ -35,6 +37,11 @@ def state_class(state: str) -> str:
 def state_text(state: str) -> str:
     """The word of a state."""
     return STATES.get(state, ("", state))[1]
+
+
+def severity_class(severity: str) -> str:
+    """The class of a severity, empty for one that this console does not know; its word is its name."""
+    return severity if severity in _SEVERITIES else ""
 
 
 def policy_text(policy: str) -> str:
