@@ -110,7 +110,12 @@ class WorkflowHandle(Generic[R]):
             ) from _cause(error)
         data = await reading.detail_payload(self._shards, outcome.execution_id, "result")
         as_type = self._signature.result if self._signature else Any
-        value: R = _decoded(data, as_type, f"the result of execution {outcome.execution_id}")
+        # It may have been erased between the two reads.
+        if data == ERASED:
+            raise PayloadsErasedError(
+                f"the result of execution {outcome.execution_id} was erased", execution_id=str(outcome.execution_id)
+            )
+        value: R = payload.decode(data, as_type, what=f"the result of execution {outcome.execution_id}")
         return value
 
     async def signal(self, name: str, value: Any = None, *, idempotency_key: str | None = None) -> None:
@@ -165,7 +170,7 @@ class WorkflowHandle(Generic[R]):
             timeout=seconds_of(timeout),
             idempotency_key=idempotency_key,
         )
-        return _decoded(done.output or payload.NULL, result_type, f"the answer of update {name!r}")
+        return payload.decode(done.output or payload.NULL, result_type, what=f"the answer of update {name!r}")
 
     async def start_update(
         self, name: str, *args: Any, result_type: Any = Any, idempotency_key: str | None = None
@@ -226,11 +231,15 @@ class UpdateHandle:
         return f"<UpdateHandle {self.update_id} of {self.execution_id}>"
 
     async def result(self, timeout: timedelta | float | None = None) -> Any:
-        """The answer of the handler. Raises UpdateRejectedError, UpdateFailedError and UpdateTimeoutError."""
+        """The answer of the handler.
+
+        Raises UpdateRejectedError, UpdateFailedError, UpdateTimeoutError, and PayloadsErasedError for an answer that
+        was erased with its run.
+        """
         done = await updating.awaited(
             self._shards, self.execution_id, self.update_id, wait="completed", timeout=seconds_of(timeout)
         )
-        return _decoded(done.output or payload.NULL, self._result_type, f"the answer of {self.update_id}")
+        return payload.decode(done.output or payload.NULL, self._result_type, what=f"the answer of {self.update_id}")
 
 
 class StartItem(Struct, frozen=True, kw_only=True):
@@ -308,12 +317,6 @@ def seconds_of(timeout: timedelta | float | None) -> float:
     if timeout is None:
         return _FOREVER
     return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-
-
-def _decoded(data: bytes, as_type: Any, what: str) -> Any:
-    if data == ERASED:
-        raise PayloadsErasedError(f"{what} was erased")
-    return payload.decode(data, as_type, what=what)
 
 
 def _cause(view: FailureView | None) -> ApplicationError | None:

@@ -255,6 +255,12 @@ class NotTableOwnerError(HarvestError):
     code, slug, status = "HVT-322", "not_table_owner", 409
 
 
+class RunBusyError(HarvestError):
+    """Something else keeps the run locked, such as an erasure that is under way; nothing was changed: try again."""
+
+    code, slug, status, retryable = "HVT-323", "run_busy", 409, True
+
+
 class ShardUnavailableError(HarvestError):
     """A shard did not answer in its deadline; what lives there is unknown, not absent."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from harvest import clock
 from harvest.history.states import State
+from harvest.operations import erasing
 from harvest.shards import Shards
 from tests.console.conftest import ADDRESS, API, Client
 from tests.console.erasable import SECRET, ended, tamper, under_way
@@ -46,7 +47,7 @@ async def test_payloads_of_an_ended_run_are_gone_and_the_answer_is_its_receipt(c
     assert (done["events_scrubbed"], done["children"], done["skipped_children"]) == (2, [], [])
     assert done["fields_tombstoned"] >= 2
     assert done["digest_before"] != done["digest_after"]
-    for path in ("", "/history", "/result", "/history/export"):
+    for path in ("", "/history", "/history/export"):
         response = await console.api("GET", f"/workflows/{run}{path}")
         assert SECRET not in response.text
         assert response.status_code == 200
@@ -59,7 +60,8 @@ async def test_erased_again_it_answers_the_same_receipt(console: Client, shards:
     run = await ended(shards)
     first = await erase(console, run)
     again = await erase(console, run)
-    assert again == first | {"newly_erased": False}
+    assert len(bytes.fromhex(first["digest_key"])) == 32
+    assert again == first | {"newly_erased": False, "digest_key": ""}
     assert len(await acts(console, run)) == 2
     assert [each["receipt"] for each in (await console.api("GET", ERASURES)).json()["erasures"]] == [first["receipt"]]
 
@@ -75,6 +77,19 @@ async def test_ended_children_go_with_it_and_the_others_are_named_with_the_reaso
     assert [(each["execution_id"], each["reason"]) for each in done["skipped_children"]] == [(str(open_child), "open")]
     receipt = (await console.api("GET", f"{ERASURES}/{done['children'][0]['receipt']}")).json()
     assert receipt["parent_receipt"] == done["receipt"]
+
+
+async def test_what_was_not_looked_at_below_an_erased_run_is_told_with_its_receipt(
+    console: Client, shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await ended(shards)
+    await ended(shards, parent=run, workflow_id="child")
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "MOST_SECONDS", 0.0)
+        first = await erase(console, run)
+    assert (first["newly_erased"], first["children"], "repeat" in first["incomplete"]) == (True, [], True)
+    again = await erase(console, run)
+    assert (again["receipt"], len(again["children"]), again["incomplete"]) == (first["receipt"], 1, "")
 
 
 async def test_a_plan_says_what_would_go_and_changes_nothing(console: Client, shards: Shards) -> None:
@@ -186,6 +201,7 @@ async def test_a_receipt_is_checked_against_what_is_stored_now(console: Client, 
         ("GET", f"{ERASURES}?actor=a", 400, "HVT-200"),
         ("GET", f"{ERASURES}?cursor=wrong", 400, "HVT-202"),
         ("GET", f"/workflows/{NOBODY}/erasure", 404, "HVT-300"),
+        ("GET", f"/workflows/{NOBODY}/legal-hold", 404, "HVT-300"),
         ("GET", "/workflows/seven/erasure", 400, "HVT-200"),
     ],
 )
@@ -209,9 +225,13 @@ async def test_a_run_is_held_and_released_and_each_is_audited(console: Client, s
     assert (held["legal_hold_reason"], held["legal_hold_actor"]) == ("case 12", "token:admin")
     again = (await console.api("POST", path, json={"reason": "another"})).json()
     assert again == held | {"newly_held": False}
+    shown = (await console.api("GET", path)).json()
+    assert shown == {name: held[name] for name in held if name not in ("ok", "newly_held")}
     released = await console.api("POST", f"{path}/release", json={"reason": "closed"})
     assert released.json() == {"ok": True, "execution_id": str(run), "released": True}
     assert (await console.api("POST", f"{path}/release")).json()["released"] is False
+    shown = (await console.api("GET", path)).json()
+    assert (shown["held"], shown["legal_hold_reason"]) == (False, None)
     operations = [operation for operation, status in await acts(console, run) if status == "succeeded"]
     assert operations[-1] == "legal_hold.set"
     assert "legal_hold.release" in operations
@@ -283,6 +303,7 @@ async def test_receipts_of_the_shards_that_answer_are_listed_and_the_missing_one
         ("GET", f"{ERASURES}/{far}", None),
         ("POST", f"{ERASURES}/{far}/verify", {}),
         ("GET", f"/workflows/{there}/erasure", None),
+        ("GET", f"/workflows/{there}/legal-hold", None),
         *(("POST", path.format(id=there), body) for path, body in CHANGES),
     ]:
         response = await half_console.api(method, path, **({"json": body} if body is not None else {}))
@@ -296,9 +317,11 @@ async def test_the_answers_fit_what_is_said_of_them(console: Client, shards: Sha
     held = "/workflows/{execution_id}/legal-hold"
     asked: list[tuple[str, str, Any]] = [
         ("POST", held, WHY),
+        ("GET", held, None),
         ("GET", "/workflows/{execution_id}/erasure", None),
         ("POST", "/workflows/{execution_id}/erase-payloads", WHY),
         ("POST", f"{held}/release", {}),
+        ("GET", held, None),
         ("POST", "/workflows/{execution_id}/erase-payloads", WHY),
         ("GET", "/workflows/{execution_id}/erasure", None),
         ("GET", ERASURES, None),

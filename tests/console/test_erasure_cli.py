@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from harvest.operations import auditing
+from harvest.operations import auditing, erasing
 from harvest.shards import Shards
+from harvest_console.cli import erasing as cli
 from harvest_console.cli.root import root
 from tests.console.conftest import DEAD, TOKEN, settings
 from tests.console.erasable import SECRET, ended, tamper
@@ -71,7 +74,7 @@ async def test_a_script_is_not_asked_and_repeats_it_without_harm(harvest: Harves
     run = await ended(shards)
     first = msgspec.json.decode((await harvest(*ERASE, str(run), *WHY, "--yes")).stdout)
     again = await harvest(*ERASE, str(run), *WHY)
-    assert msgspec.json.decode(again.stdout) == first | {"newly_erased": False}
+    assert msgspec.json.decode(again.stdout) == first | {"newly_erased": False, "digest_key": ""}
 
 
 async def test_what_has_ended_below_an_erased_run_since_is_asked_for_too(harvest: Harvest, shards: Shards) -> None:
@@ -82,6 +85,31 @@ async def test_what_has_ended_below_an_erased_run_since_is_asked_for_too(harvest
     assert SECRET in await stored(harvest, child)
     again = msgspec.json.decode((await harvest(*ERASE, str(run), *WHY, input="erase\n")).stdout)
     assert [each["execution_id"] for each in again["children"]] == [str(child)]
+
+
+async def test_what_is_left_of_those_below_it_is_told_and_the_status_is_1(
+    harvest: Harvest, shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await ended(shards)
+    await ended(shards, parent=run, workflow_id="child")
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "MOST_SECONDS", 0.0)
+        done = await harvest(*ERASE, str(run), *WHY, "--yes")
+    assert (done.exit_code, "not all below it was erased" in done.stderr) == (1, True)
+    assert msgspec.json.decode(done.stdout)["newly_erased"] is True
+    assert (await harvest(*ERASE, str(run), *WHY, "--yes")).exit_code == 0
+
+
+async def test_an_answer_that_does_not_come_in_time_says_that_it_may_still_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli, "LIMIT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        late = await harvest_at(address)(*ERASE, str(uuid4()), *WHY, "--yes")
+    assert late.exit_code == 3
+    for told in ("no answer in 0 s", "may still go on", "repeat the command"):
+        assert told in late.stderr, told
 
 
 async def test_a_dry_run_shows_the_plan_and_exits_by_what_is_in_its_way(harvest: Harvest, shards: Shards) -> None:
@@ -110,6 +138,8 @@ async def test_a_hold_is_set_and_released(harvest: Harvest, shards: Shards) -> N
     run = await ended(shards)
     held = await harvest("legal-hold", "set", str(run), "--reason", "case 12", "--until", "2999-01-31T00:00:00Z")
     assert msgspec.json.decode(held.stdout)["legal_hold_until"].startswith("2999-01-31")
+    shown = msgspec.json.decode((await harvest("legal-hold", "get", str(run))).stdout)
+    assert (shown["held"], shown["legal_hold_reason"]) == (True, "case 12")
     refused = await harvest(*ERASE, str(run), *WHY, "--yes")
     assert (refused.exit_code, "HVT-318" in refused.stderr) == (1, True)
     released = await harvest("legal-hold", "release", str(run))

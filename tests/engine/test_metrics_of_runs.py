@@ -22,10 +22,10 @@ from harvest import (
     WorkflowContext,
     WorkflowFailedError,
 )
-from harvest.errors import QueryNotFoundError
+from harvest.errors import QueryNotFoundError, ShardUnavailableError
 from harvest.operations import requesting
 from harvest.shards import Shards
-from harvest.store import fleet, rollups
+from harvest.store import claims, fleet, rollups
 from harvest.store.measures import Totals, with_derived
 from harvest.store.store import Store
 from harvest.worker.metrics import PROCESS, Measures
@@ -322,6 +322,18 @@ async def test_a_deadlock_of_a_commit_counts_as_a_retry_of_its_workflow_task(wor
     finally:
         await other.close()
     assert (await told(work)).counters["db.transaction_retry", "workflow_task", "deadlock"] == 1
+
+
+async def test_a_lock_that_a_single_decision_waits_for_in_vain_counts_as_well(work: Work) -> None:
+    store = work[1].stores[0]
+    handle = await app.start(naps, 1)
+    await handle.result(SOON)
+    async with store.scan.connection() as other, other.transaction():
+        await claims.lock_execution(other, handle.execution_id)
+        with pytest.raises(ShardUnavailableError):
+            async with store.write.connection(writes=True) as connection, connection.transaction():
+                await claims.lock_execution(connection, handle.execution_id)
+    assert (await told(work)).counters["db.transaction_retry", "workflow_task", "lock"] == 1
 
 
 async def test_a_worker_tells_of_its_own_queues_at_its_own_port_alone(new_database: Callable[[str], str]) -> None:

@@ -31,7 +31,7 @@ from harvest.errors import (
 from harvest.history.data import ActivityCompleted, ChildWorkflowFailed, ChildWorkflowStarted, Failure, SignalReceived
 from harvest.history.deliveries import DeliveryKind
 from harvest.history.document import decode_document
-from harvest.history.erasing import ERASED
+from harvest.history.erasing import ERASED, Digest, KeyedDigest
 from harvest.history.events import encode_data
 from harvest.history.ids import mint_execution_id
 from harvest.history.kinds import EventKind
@@ -45,7 +45,7 @@ from harvest.operations.timelines import timeline
 from harvest.operations.triage import TriageChange, change_triage
 from harvest.replay.verifier import verify
 from harvest.shards import ShardRouter, Shards
-from harvest.store import erasures
+from harvest.store import erasures, progress
 from tests.operations.population import EPOCH, Run, add, add_events, started
 from tests.support import at_work, check_invariants, eventually, history_of
 
@@ -315,6 +315,29 @@ async def test_an_erasure_is_audited_and_on_record_with_who_and_why(shards: Shar
     assert found.digest_before != found.digest_after
 
 
+async def test_the_digest_of_before_can_be_made_anew_with_the_key_and_a_copy_alone(
+    shards: Shards, actor: Actor
+) -> None:
+    run = await ended(shards)
+    child = await ended(shards, parent_id=run, workflow_id="c")
+    before: dict[UUID, tuple[Any, Any]] = {}
+    for each in (run, child):
+        row = await erasures.details(shards.store(0), each)
+        before[each] = await history_of(shards, each), row
+    done = await erase(shards, actor, run)
+    for erased in (done.run, *done.children):
+        events, row = before[erased.execution_id]
+        digests = (KeyedDigest(bytes.fromhex(done.digest_key), erased.execution_id), Digest())
+        for digest in digests:
+            for event in events:
+                digest.event(event.event_id, int(event.kind), bytes(event.payload))
+            erasures.take_details(digest, erasures.stored_details(row))
+        assert digests[0].hex() == erased.digest_before != digests[1].hex()
+    assert len({each.digest_before for each in (done.run, *done.children)}) == 2
+    assert await holding(shards, 0, done.digest_key) == set()
+    assert (await erase(shards, actor, run)).digest_key == ""
+
+
 async def test_two_at_once_give_one_receipt(shards: Shards, actor: Actor) -> None:
     run = await ended(shards)
     done = await asyncio.gather(*(erase(shards, actor, run) for _ in range(5)))
@@ -454,6 +477,77 @@ async def test_children_on_other_shards_are_told_before_and_after(shards: Shards
     assert (await erasing.plan(shards, run)).skipped_children == expected
     assert (await erase(shards, actor, run)).skipped_children == expected
     assert (await erase(shards, actor, run)).skipped_children == expected
+
+
+async def test_no_input_keeps_children_on_other_shards_from_being_told_or_stands_for_them(
+    shards: Shards, actor: Actor
+) -> None:
+    run, child, lost, name = await ended(shards), mint_execution_id(1), mint_execution_id(1), 'the "näme"\x01'
+    fake = msgspec.json.encode({"child_id": str(mint_execution_id(1)), "workflow_name": "fake"})
+    nul = Raw(b'{"text":"\\u0000","of":%b}' % fake)
+    rejected = '\x00,"state":"REJECTED"}'
+    events = [
+        (EventKind.CHILD_WORKFLOW_STARTED, 1, ChildWorkflowStarted(str(child), name, "s-1", "d", nul)),
+        (EventKind.CHILD_WORKFLOW_FAILED, 1, ChildWorkflowFailed(Failure("F", rejected))),
+        (EventKind.CHILD_WORKFLOW_STARTED, 2, ChildWorkflowStarted(str(lost), name, "s-2", "d", nul)),
+        (EventKind.CHILD_WORKFLOW_FAILED, 2, ChildWorkflowFailed(Failure("F", "\x00"), "REJECTED")),
+        (EventKind.SIGNAL_RECEIVED, 0, SignalReceived("go", Raw(fake))),
+    ]
+    await add_events(shards, run, [(int(kind), encode_data(data)) for kind, _, data in events], first=4)
+    for event_id, (_, seq, _) in enumerate(events, start=4):
+        await shards.store(0).write.write(
+            "update harvest_events set seq = $1 where execution_id = $2 and event_id = $3", seq, run, event_id
+        )
+    expected = [SkippedRun(execution_id=child, workflow_name=name, reason="other_shard")]
+    assert (await erasing.plan(shards, run)).skipped_children == expected
+    assert (await erase(shards, actor, run)).skipped_children == expected
+    assert (await erase(shards, actor, run)).skipped_children == expected
+
+
+async def test_what_fails_below_an_erased_run_is_told_with_its_receipt(shards: Shards, actor: Actor) -> None:
+    run = await ended(shards)
+    child = await ended(shards, parent_id=run, workflow_id="c")
+    grandchild = await ended(shards, parent_id=child, workflow_id="g")
+    async with other_session(shards) as other:
+        await other.execute(
+            "select from harvest_events where execution_id = $1 and event_id = 2 for update", grandchild
+        )
+        erasure = asyncio.create_task(erase(shards, actor, run))
+        await waiting_for_a_lock(shards, 1)
+        await other.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        done = await erasure
+    assert done.run.newly_erased
+    assert [each.execution_id for each in done.children] == [child]
+    assert done.incomplete == "shard 0 did not answer; repeat the request for the rest"
+    again = await erase(shards, actor, run)
+    assert (again.run.receipt, again.incomplete) == (done.run.receipt, "")
+    assert {each.execution_id: each.newly_erased for each in again.children} == {grandchild: True, child: False}
+
+
+async def test_what_there_is_no_time_for_is_left_to_the_next_request(
+    shards: Shards, actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await ended(shards)
+    child = await ended(shards, parent_id=run, workflow_id="c")
+    with monkeypatch.context() as patch:
+        patch.setattr(erasing, "MOST_SECONDS", 0.0)
+        done = await erase(shards, actor, run)
+    assert (done.run.newly_erased, done.children) == (True, [])
+    assert [(each.execution_id, each.reason) for each in done.skipped_children] == [(child, "too_many")]
+    assert "no time" in done.incomplete
+    again = await erase(shards, actor, run)
+    assert ([each.execution_id for each in again.children], again.incomplete) == ([child], "")
+
+
+async def test_progress_that_comes_late_of_an_erased_run_is_dropped(shards: Shards, actor: Actor) -> None:
+    run, other = await ended(shards), await ended(shards, workflow_id="o-2")
+    await erase(shards, actor, run)
+    await progress.publish(shards.store(0), [(run, VALUE), (other, VALUE)])
+    assert await progress.after(shards.store(0), {run: 0}) == {}
+    assert [chunk.data for chunk in (await progress.after(shards.store(0), {other: 0}))[other]] == [VALUE]
 
 
 async def test_a_plan_says_what_there_is(shards: Shards, actor: Actor) -> None:

@@ -56,7 +56,10 @@ class ErasureAnswer(Struct, frozen=True, kw_only=True):
     """The payloads of the run cannot be read any more; the figures are those of its receipt.
 
     `newly_erased` is false where they had been erased before. `children` are the runs below it that are erased, too,
-    `skipped_children` those that stay as they are, each with the reason. The digests are SHA-256 in hexadecimal.
+    `skipped_children` those that stay as they are, each with the reason. `incomplete` says why not all of them were
+    looked at, and is empty where they were; the same request again does what is left. The digests are in hexadecimal:
+    SHA-256 of what is there now, and of what was there HMAC-SHA-256 with `digest_key`. That is told in this answer and
+    kept nowhere; it is empty where nothing is newly erased.
     """
 
     ok: bool = True
@@ -72,6 +75,8 @@ class ErasureAnswer(Struct, frozen=True, kw_only=True):
     digest_after: str
     children: list[ErasedRun]
     skipped_children: list[SkippedRun]
+    incomplete: str
+    digest_key: str
 
 
 class ReceiptsQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +139,8 @@ async def erase_payloads(
         digest_after=run.digest_after,
         children=done.children,
         skipped_children=done.skipped_children,
+        incomplete=done.incomplete,
+        digest_key=done.digest_key,
     )
     return answer(content, headers={EXECUTION_HEADER: str(run.execution_id)})
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from litestar import Request, Response, get
 
-from harvest.errors import ExecutionNotFoundError, InvalidRequestError, ShardUnavailableError
+from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadsErasedError, ShardUnavailableError
 from harvest.history.ids import parse_execution_id
 from harvest.operations import reading
 from harvest.operations.reading import HistoryPage, Outcome
@@ -112,7 +112,7 @@ def _file(content: bytes, name: str) -> Response[bytes]:
             "How the execution ended; 204 while it is open.",
             query=ResultQuery,
             answers={200: Outcome, 204: None},
-            refusals=MISSING,
+            refusals=(*MISSING, PayloadsErasedError),
         )
     },
 )
@@ -155,7 +155,7 @@ async def get_by_id(request: AnyRequest, shards: Shards, workflow_name: str, wor
             "How the run of a business key ended; 204 while it is open.",
             query=ResultQuery,
             answers={200: Outcome, 204: None},
-            refusals=MISSING,
+            refusals=(*MISSING, PayloadsErasedError),
         )
     },
 )

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from litestar import Request, Response, post
+from litestar import Request, Response, get, post
 from msgspec import Meta, Struct
 
 from harvest.errors import (
@@ -14,11 +14,12 @@ from harvest.errors import (
     InvalidRequestError,
     LimitError,
     OutcomeUnknownError,
+    RunBusyError,
     ShardUnavailableError,
 )
 from harvest.history.ids import parse_execution_id
 from harvest.history.limits import REASON_CHARACTERS
-from harvest.operations import legal_holds
+from harvest.operations import legal_holds, reading
 from harvest.operations.actor import Actor
 from harvest.shards import Shards
 from harvest_console.api.answers import answer, read_body, read_query
@@ -33,6 +34,7 @@ _REFUSALS = (
     InvalidRequestError,
     LimitError,
     ExecutionNotFoundError,
+    RunBusyError,
     ShardUnavailableError,
     OutcomeUnknownError,
 )
@@ -56,6 +58,17 @@ class LegalHoldAnswer(Struct, frozen=True, kw_only=True):
     legal_hold_until: datetime | None
     legal_hold_reason: str
     legal_hold_actor: str
+
+
+class HoldAnswer(Struct, frozen=True, kw_only=True):
+    """The hold that is in force, or `held` false with the rest null."""
+
+    execution_id: UUID
+    held: bool
+    legal_hold_set_at: datetime | None
+    legal_hold_until: datetime | None
+    legal_hold_reason: str | None
+    legal_hold_actor: str | None
 
 
 class ReleaseAnswer(Struct, frozen=True, kw_only=True):
@@ -99,6 +112,36 @@ async def set_legal_hold(
     return answer(content, headers={EXECUTION_HEADER: str(found)})
 
 
+@get(
+    f"{ONE}/legal-hold",
+    opt={
+        "doc": Doc(
+            "The legal hold on a run, if one is in force.",
+            query=NoQuery,
+            answers={200: HoldAnswer},
+            refusals=(ExecutionNotFoundError, ShardUnavailableError),
+        )
+    },
+)
+async def get_legal_hold(request: AnyRequest, shards: Shards, execution_id: str) -> Response[bytes]:
+    """A hold whose time is over is none any more."""
+    read_query(request, NoQuery)
+    found = parse_execution_id(part(execution_id))
+    hold = await legal_holds.hold_of(shards, found)
+    if hold is None:
+        # Raises where there is no such run.
+        await reading.get(shards, found)
+    content = HoldAnswer(
+        execution_id=found,
+        held=hold is not None,
+        legal_hold_set_at=hold.set_at if hold else None,
+        legal_hold_until=hold.hold_until if hold else None,
+        legal_hold_reason=hold.reason if hold else None,
+        legal_hold_actor=hold.actor if hold else None,
+    )
+    return answer(content, headers={EXECUTION_HEADER: str(found)})
+
+
 @post(
     f"{ONE}/legal-hold/release",
     status_code=200,
@@ -123,4 +166,4 @@ async def release_legal_hold(
     return answer(ReleaseAnswer(execution_id=found, released=released), headers={EXECUTION_HEADER: str(found)})
 
 
-handlers = [set_legal_hold, release_legal_hold]
+handlers = [set_legal_hold, get_legal_hold, release_legal_hold]

@@ -17,6 +17,7 @@ from harvest.errors import (
     InputInvalidError,
     NoWritableShardError,
     OutcomeUnknownError,
+    PayloadsErasedError,
     PlacementError,
     ShardUnavailableError,
     UpdateFailedError,
@@ -192,6 +193,7 @@ async def signal_with_start_workflow(
                 UpdateRejectedError,
                 UpdateFailedError,
                 UpdateTimeoutError,
+                PayloadsErasedError,
             ),
         )
     },

@@ -12,6 +12,7 @@ from harvest.errors import (
     IdempotencyConflictError,
     InputInvalidError,
     InvalidRequestError,
+    PayloadsErasedError,
     ShardUnavailableError,
     UpdateFailedError,
     UpdateNotFoundError,
@@ -34,7 +35,7 @@ from harvest_console.paths import part
 from harvest_console.problems import EXECUTION_HEADER
 
 AnyRequest = Request[Any, Any, Any]
-_ANSWERED = (UpdateRejectedError, UpdateFailedError)
+_ANSWERED = (UpdateRejectedError, UpdateFailedError, PayloadsErasedError)
 _UPDATE = Doc(
     "Send an update and wait for its answer, or until it is admitted.",
     query=UpdateQuery,

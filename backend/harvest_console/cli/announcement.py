@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -23,9 +25,8 @@ class Holder(msgspec.Struct):
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """The process of a `harvest serve`, its address, and a digest that tells its databases from others."""
+    """The address of a `harvest serve`, and a digest that tells its databases from others."""
 
-    pid: int
     url: str
     databases: str
 
@@ -43,22 +44,22 @@ def running_address(path: Path) -> str | None:
 def announced(path: Path, url: str, databases: Mapping[int, str]) -> Iterator[None]:
     """Leave the address of this process's `harvest serve` in a folder (mode 0600) while it serves.
 
-    A folder that cannot be written to keeps nobody from serving: `signin-link` is then told the address.
+    It holds a lock on the file for as long: a number of a process says nothing where containers share the folder. A
+    folder that cannot be written to keeps nobody from serving: `signin-link` is then told the address.
     """
-    from harvest_console.settings import write_private
-
-    file = path / _SERVE_FILE.format(os.getpid())
-    with contextlib.suppress(OSError):
-        path.mkdir(parents=True, exist_ok=True)
-        for left in path.glob(_SERVE_FILE.format("*")):
-            if _serving(left) is None:
-                left.unlink(missing_ok=True)
-        write_private(file, msgspec.json.encode(Serving(os.getpid(), url, _digest(databases))))
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
+            for left in path.glob(_SERVE_FILE.format("*")):
+                if not _is_held(left):
+                    left.unlink(missing_ok=True)
+            file = path / _SERVE_FILE.format(secrets.token_hex(8))
+            descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            stack.callback(os.close, descriptor)
+            stack.callback(file.unlink, missing_ok=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.write(descriptor, msgspec.json.encode(Serving(url, _digest(databases))))
+        yield
 
 
 def serving_address(path: Path, databases: Mapping[int, str]) -> str | None:
@@ -75,7 +76,15 @@ def _serving(file: Path) -> tuple[int, Serving] | None:
         serving = msgspec.json.decode(file.read_bytes(), type=Serving)
     except (OSError, msgspec.MsgspecError):
         return None
-    return (at, serving) if _runs(serving.pid) else None
+    return (at, serving) if _is_held(file) else None
+
+
+def _is_held(file: Path) -> bool:
+    """Whether the process that wrote a file still serves: a lock ends with whoever holds it, however that ends."""
+    with contextlib.suppress(BlockingIOError), file.open("rb") as opened:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    return True
 
 
 def _digest(databases: Mapping[int, str]) -> str:

@@ -9,10 +9,12 @@ from typing import Any, Final
 import click
 import msgspec
 
-from harvest_console.cli.remote import EXIT_STATUSES, RemoteError
+from harvest_console.cli.remote import EXIT_STATUSES, LateError, RemoteError
 from harvest_console.cli.workflow import Session, with_session, workflow
 
 PHRASE: Final = "erase"
+# The run itself may take a minute, and so may the last of those below it that is begun in time.
+LIMIT_SECONDS: Final = 90.0
 # The one blocker of a plan that refuses nothing: erasing again erases what has ended below the run since.
 _HARMLESS: Final = "already_erased"
 
@@ -24,7 +26,10 @@ _HARMLESS: Final = "already_erased"
 @click.option("--dry-run", is_flag=True, help="Show what would be erased and what keeps it from that; 1 if anything.")
 @with_session
 def erase_payloads(session: Session, execution: str, reason: str | None, yes: bool, dry_run: bool) -> None:
-    """Erase what an execution that has ended was given and what it made, for ever, and of the runs below it."""
+    """Erase what an execution that has ended was given and what it made, for ever, and of the runs below it.
+
+    The exit status is 1 where it is erased, but not all of those were looked at; run it again for the rest.
+    """
     if not dry_run and not reason:
         raise click.UsageError("--reason is missing: say why, for the receipt and the audit log")
     if dry_run or not yes:
@@ -37,7 +42,16 @@ def erase_payloads(session: Session, execution: str, reason: str | None, yes: bo
         if not refused and (plan["erased"] is None or plan["children"]):
             _ask(plan)
     body = msgspec.json.encode({"reason": reason})
-    session.show(session.remote.post("workflows", execution, "erase-payloads", body=body))
+    try:
+        answer = session.remote.post("workflows", execution, "erase-payloads", body=body, limit_seconds=LIMIT_SECONDS)
+    except LateError as error:
+        raise LateError(
+            f"{error.message}. If one is there, the erasure may still go on: repeat the command, it shows the receipt"
+        ) from None
+    session.show(answer)
+    if incomplete := msgspec.json.decode(answer.body)["incomplete"]:
+        click.echo(f"harvest: not all below it was erased: {incomplete}", err=True)
+        sys.exit(RemoteError.exit_code)
 
 
 def _ask(plan: dict[str, Any]) -> None:

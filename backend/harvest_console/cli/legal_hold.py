@@ -1,4 +1,4 @@
-"""`harvest legal-hold set` and `release`: runs whose payloads must not be erased, over the API (reference 6)."""
+"""`harvest legal-hold set`, `get` and `release`: runs whose payloads must not be erased, over the API (reference 6)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def set_(session: Session, execution: str, reason: str, until: str | None) -> No
     """Hold an execution; a hold that is in force stays as it is."""
     body = msgspec.json.encode({"reason": reason, "hold_until": until})
     session.show(session.remote.post("workflows", execution, "legal-hold", body=body))
+
+
+@legal_hold.command()
+@click.argument("execution")
+@with_session
+def get(session: Session, execution: str) -> None:
+    """Show the hold of an execution; `held` is false where there is none."""
+    session.show(session.remote.get("workflows", execution, "legal-hold"))
 
 
 @legal_hold.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
-import socket
 import urllib.error
 import urllib.request
 from typing import Any, Final
@@ -51,6 +50,10 @@ class UnreachableError(RemoteError):
     exit_code = 3
 
 
+class LateError(UnreachableError):
+    """No answer came in time: what was asked for may still go on."""
+
+
 class StillOpenError(RemoteError):
     """The run has not ended yet."""
 
@@ -76,19 +79,32 @@ class Remote(msgspec.Struct, frozen=True):
         """Read what is at the path; query values of None are left out. Raises RemoteError."""
         return self._send("GET", parts, query, None, {})
 
-    def post(self, *parts: str, body: bytes, idempotency_key: str | None = None, **query: object) -> Answer:
+    def post(
+        self,
+        *parts: str,
+        body: bytes,
+        idempotency_key: str | None = None,
+        limit_seconds: float = _SECONDS,
+        **query: object,
+    ) -> Answer:
         """Send `body`, which is JSON text; query values of None are left out. Raises RemoteError."""
         headers = {"Content-Type": "application/json"}
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
-        return self._send("POST", parts, query, body, headers)
+        return self._send("POST", parts, query, body, headers, limit_seconds)
 
     def delete(self, *parts: str) -> Answer:
         """Delete what is at the path. Raises RemoteError."""
         return self._send("DELETE", parts, {}, None, {})
 
     def _send(
-        self, method: str, parts: tuple[str, ...], query: dict[str, object], body: bytes | None, headers: dict[str, str]
+        self,
+        method: str,
+        parts: tuple[str, ...],
+        query: dict[str, object],
+        body: bytes | None,
+        headers: dict[str, str],
+        limit_seconds: float = _SECONDS,
     ) -> Answer:
         pairs = {name: value for name, value in query.items() if value is not None}
         url = "/".join([api_root(self.base_url), *(quote(part, safe="") for part in parts)])
@@ -103,7 +119,7 @@ class Remote(msgspec.Struct, frozen=True):
             _check_header(name, value)
         try:
             request = urllib.request.Request(url, data=body, headers=headers, method=method)
-            with _opener(url).open(request, timeout=_SECONDS) as response:
+            with _opener(url).open(request, timeout=limit_seconds) as response:
                 return _checked(Answer(response.status, response.read()), self.base_url)
         except urllib.error.HTTPError as error:
             with error:
@@ -112,7 +128,8 @@ class Remote(msgspec.Struct, frozen=True):
             raise AddressError(f"{self.base_url} cannot be asked: {error}") from None
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise UnreachableError(_unreachable(self.base_url, reason)) from None
+            kind = LateError if isinstance(reason, TimeoutError) else UnreachableError
+            raise kind(_unreachable(self.base_url, reason, limit_seconds)) from None
 
 
 def api_root(base_url: str) -> str:
@@ -165,9 +182,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow nothing."""
 
 
-def _unreachable(base_url: str, reason: object) -> str:
-    if isinstance(reason, TimeoutError | socket.timeout):
-        said = f"no answer in {_SECONDS:.0f} s"
+def _unreachable(base_url: str, reason: object, limit_seconds: float) -> str:
+    if isinstance(reason, TimeoutError):
+        said = f"no answer in {limit_seconds:.0f} s"
     elif isinstance(reason, ConnectionRefusedError):
         said = "connection refused"
     else:

@@ -14,6 +14,7 @@ from harvest.errors import HarvestError
 from harvest.history.ids import parse_execution_id
 from harvest.operations import erasing, legal_holds, progressing, reading
 from harvest.operations.erasing import Receipt
+from harvest.operations.legal_holds import LegalHold
 from harvest.operations.progressing import Published
 from harvest.operations.views import EventView, ExecutionDetail, FailureView, is_open
 from harvest.operations.waiting import OWN_CODE
@@ -98,12 +99,13 @@ async def progress_region(request: AnyRequest, shards: Shards, execution: str) -
 
 async def run_context(shards: Shards, run: ExecutionDetail) -> dict[str, Any]:
     """What the templates of a run need beside the run itself."""
-    last, hold, receipt = await asyncio.gather(
-        _last_event(shards, run), legal_holds.hold_of(shards, run.execution_id), _receipt(shards, run)
+    last, (hold, hold_known), (receipt, receipt_known), progress = await asyncio.gather(
+        _last_event(shards, run), _hold(shards, run), _receipt(shards, run), _progress(shards, run)
     )
     return {
-        **frame(run, "run", hold),
+        **frame(run, "run", hold, hold_known=hold_known),
         "receipt": receipt,
+        "receipt_known": receipt_known,
         "block": block_text(run.blocked.code) if run.blocked else None,
         "causes": causes(run.failure),
         "input": payload_head(run.input),
@@ -111,7 +113,7 @@ async def run_context(shards: Shards, run: ExecutionDetail) -> dict[str, Any]:
         "memo": payload_head(run.memo),
         "details": said_text(run.current_details),
         "attributes": [_attribute(key, value) for key, value in (run.search_attributes or {}).items()],
-        "progress": await _progress(shards, run),
+        "progress": progress,
         "ending": _ending(run),
         "unserved": _unserved(run),
         "own_code": run.waiting == OWN_CODE,
@@ -175,9 +177,22 @@ def causes(failure: FailureView | None) -> list[FailureView]:
     return found
 
 
-async def _receipt(shards: Shards, run: ExecutionDetail) -> Receipt | None:
-    """The receipt of an erased run; an open one has none."""
-    return None if is_open(run.state) else await erasing.receipt_of(shards, run.execution_id)
+async def _hold(shards: Shards, run: ExecutionDetail) -> tuple[LegalHold | None, bool]:
+    """The hold of a run, and whether that could be read: what is not known is not told as none."""
+    try:
+        return await legal_holds.hold_of(shards, run.execution_id), True
+    except HarvestError:
+        return None, False
+
+
+async def _receipt(shards: Shards, run: ExecutionDetail) -> tuple[Receipt | None, bool]:
+    """The receipt of an erased run, and whether that could be read; an open one has none."""
+    if is_open(run.state):
+        return None, True
+    try:
+        return await erasing.receipt_of(shards, run.execution_id), True
+    except HarvestError:
+        return None, False
 
 
 async def _last_event(shards: Shards, run: ExecutionDetail) -> EventView | None:

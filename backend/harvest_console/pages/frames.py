@@ -30,11 +30,15 @@ TABS: Final = (
 )
 
 
-def frame(run: ExecutionDetail, tab: str, hold: LegalHold | None = None) -> dict[str, Any]:
-    """What `run_page.html` needs beside what a tab's own template does; `hold` is told in the head of the first tab."""
+def frame(run: ExecutionDetail, tab: str, hold: LegalHold | None = None, *, hold_known: bool = True) -> dict[str, Any]:
+    """What `run_page.html` needs beside what a tab's own template does.
+
+    `hold` is told in the head of the first tab, and so is that it is not known whether there is one.
+    """
     return {
         "run": run,
         "hold": hold,
+        "hold_known": hold_known,
         "is_open": is_open(run.state),
         "shown": shown_state(run.state, run.blocked.code if run.blocked else None),
         "tabs": TABS,

@@ -10,7 +10,7 @@ from litestar import Response, get, post
 from msgspec.structs import replace
 
 from harvest import clock
-from harvest.errors import InvalidRequestError
+from harvest.errors import InvalidRequestError, RunBusyError
 from harvest.history.ids import parse_execution_id
 from harvest.operations import erasing, legal_holds, reading
 from harvest.operations.actor import Actor
@@ -43,7 +43,7 @@ async def set_hold(request: AnyRequest, shards: Shards, actor: Actor, execution:
         done = await legal_holds.hold(
             shards, actor, parse_execution_id(execution), reason=form.reason, hold_until=until
         )
-    except REFUSALS as error:
+    except (*REFUSALS, RunBusyError) as error:
         return await _page(request, shards, execution, form, until=said, status=error.status, refused=error.message)
     return back(request, done.hold.execution_id, "held" if done.newly_held else "unchanged")
 
@@ -56,7 +56,7 @@ async def release_hold(request: AnyRequest, shards: Shards, actor: Actor, execut
         return await _page(request, shards, execution, form, status=422)
     try:
         released = await legal_holds.release(shards, actor, execution_id, reason=form.reason)
-    except REFUSALS as error:
+    except (*REFUSALS, RunBusyError) as error:
         return await _page(request, shards, execution, form, status=error.status, refused=error.message)
     return back(request, execution_id, "released" if released else "unchanged")
 

@@ -13,6 +13,7 @@ from harvest.errors import (
     ExecutionClosedError,
     HarvestError,
     InputInvalidError,
+    PayloadsErasedError,
     UpdateFailedError,
     UpdateRejectedError,
     UpdateTimeoutError,
@@ -109,7 +110,7 @@ async def send_update(request: AnyRequest, shards: Shards, actor: Actor, executi
         return _page(request, run, known, replace(draft, status=422, payload=refused(draft.payload, error)))
     except UpdateRejectedError as error:
         return _page(request, run, known, _rejected(request, draft, error))
-    except (UpdateFailedError, UpdateTimeoutError) as error:
+    except (UpdateFailedError, UpdateTimeoutError, PayloadsErasedError) as error:
         return _to_answer(request, error.fields["execution_id"], error.fields["update_id"])
     except MENDABLE as error:
         status = error.status if isinstance(error, ExecutionClosedError) else 422

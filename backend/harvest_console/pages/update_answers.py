@@ -10,7 +10,8 @@ from litestar import get
 from msgspec import Struct
 from msgspec.structs import replace
 
-from harvest.errors import HarvestError, UpdateFailedError, UpdateRejectedError
+from harvest.errors import HarvestError, PayloadsErasedError, UpdateFailedError, UpdateRejectedError
+from harvest.history.erasing import ERASED
 from harvest.history.ids import parse_execution_id
 from harvest.operations import reading, updating
 from harvest.operations.views import EventView, is_open
@@ -88,6 +89,16 @@ async def _reply(shards: Shards, execution_id: UUID, update_id: str) -> Reply:
                 execution_id=UUID(error.fields["execution_id"]),
                 stage=stage,
                 failure=f"{failure['type']}: {failure['message']}" if failure else error.message,
+                event_id=error.fields["event_id"],
+            ),
+        )
+    except PayloadsErasedError as error:
+        return await _told(
+            shards,
+            Reply(
+                execution_id=UUID(error.fields["execution_id"]),
+                stage="completed",
+                output=head_of(ERASED, ANSWER_BYTES),
                 event_id=error.fields["event_id"],
             ),
         )

@@ -19,6 +19,7 @@ _TOLD: Final = {
     State.TIMED_OUT: ("WorkflowTimedOut", "ran into its execution timeout"),
 }
 _MESSAGE_CHARACTERS: Final = 8_000
+RESULT_ERASED: Final = "PayloadsErased"
 
 
 def failure_of_end(state: State, workflow_name: str, workflow_id: str, reason: str = "") -> Failure:
@@ -26,6 +27,12 @@ def failure_of_end(state: State, workflow_name: str, workflow_id: str, reason: s
     word, text = _TOLD.get(state, (state.name, f"is {state.name}"))
     message = f"workflow {workflow_name!r} ({workflow_id}) {text}{f': {reason}' if reason else ''}"
     return Failure(type=word, message=message[:_MESSAGE_CHARACTERS])
+
+
+def failure_of_erased(workflow_name: str, workflow_id: str) -> Failure:
+    """The failure that stands for a result that was erased before it was told: the run completed, with what is gone."""
+    message = f"workflow {workflow_name!r} ({workflow_id}) completed, and its result was erased since"
+    return Failure(type=RESULT_ERASED, message=message[:_MESSAGE_CHARACTERS])
 
 
 def child_failed(first_execution_id: str, state: State, failure: Failure) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -17,8 +19,10 @@ from harvest.errors import (
     HarvestError,
     InvalidRequestError,
     LegalHoldError,
+    OutcomeUnknownError,
     ReceiptNotFoundError,
     RunNotClosedError,
+    ShardUnavailableError,
 )
 from harvest.history.erasing import Digest, erased_event
 from harvest.history.ids import ExecutionId, mint_execution_id
@@ -35,9 +39,13 @@ from harvest.store import erasures
 from harvest.store.pool import Record
 from harvest.store.store import Store
 
+KEY_BYTES: Final = 32
+_log = logging.getLogger("harvest.erasing")
 OPERATION: Final = "workflow.erase_payloads"
 VERIFY: Final = "workflow.erasure_verify"
 MOST_RUNS: Final = 1_000
+# From then on no further run below is begun. The last one may take a minute by itself: who asks waits for 90 s.
+MOST_SECONDS: Final = 20.0
 MOST_RECEIPTS: Final = 200
 # Whose histories are asked at once for children on other shards.
 _HISTORIES: Final = 100
@@ -55,7 +63,8 @@ class SkippedRun(Struct, frozen=True, kw_only=True):
 class ErasedRun(Struct, frozen=True, kw_only=True):
     """What the erasure of one run did. `newly_erased` is false where it was erased before: the receipt is of then.
 
-    `bytes_removed` is by how much its events and details became smaller. The digests are over all of these, in hex.
+    `bytes_removed` is by how much its events and details became smaller. The digests are over all of these, in hex;
+    that of before is made with the key that the erasure has answered, and kept nowhere.
     """
 
     receipt: UUID
@@ -70,11 +79,18 @@ class ErasedRun(Struct, frozen=True, kw_only=True):
 
 
 class Erasure(Struct, frozen=True, kw_only=True):
-    """A run that is erased, and what became of those below it."""
+    """A run that is erased, and what became of those below it.
+
+    `incomplete` says why not all of those were looked at, and is empty where they were: the same request again does
+    what is left. `digest_key` is told here and never again, in hex: with it and a copy of what was there,
+    `digest_before` of each run that is newly erased can be made anew. It is empty where none is.
+    """
 
     run: ErasedRun
     children: list[ErasedRun]
     skipped_children: list[SkippedRun]
+    incomplete: str = ""
+    digest_key: str = ""
 
 
 class Receipt(ErasedRun, frozen=True, kw_only=True):
@@ -150,7 +166,7 @@ async def plan(shards: Shards, execution_id: UUID) -> ErasurePlan:
         children=min(len(erasable), MOST_RUNS),
         skipped_children=[
             *await _kept(shards, shard_id, execution_id),
-            *_too_many(erasable),
+            *_too_many(erasable[MOST_RUNS:]),
             *await _elsewhere(shards, shard_id, walked),
         ],
         hold=held,
@@ -163,38 +179,72 @@ async def erase_payloads(shards: Shards, actor: Actor, execution_id: UUID, *, re
     """Erase a run that has ended, for ever, and then those below it on its shard that have ended, at most 1,000.
 
     Each is a transaction of its own. A run that was erased before is answered with the receipt that it has, and those
-    below it which have ended since are erased. Raises RunNotClosedError, LegalHoldError, DeliveriesUnderWayError,
-    ExecutionNotFoundError, LimitError, ShardUnavailableError.
+    below it which have ended since are erased. Once the run itself is erased nothing is raised: what fails below it is
+    told in the answer, and so is what there was no time for. Raises RunNotClosedError, LegalHoldError,
+    DeliveriesUnderWayError, ExecutionNotFoundError, LimitError, ShardUnavailableError.
     """
     reason = required_reason(reason)
     shard_id = shards.store_of(ExecutionId(int=execution_id.int)).shard_id
-    done = await _erase(shards, actor, shard_id, execution_id, None, reason)
+    end = clock.monotonic() + MOST_SECONDS
+    key = secrets.token_bytes(KEY_BYTES)
+    done = await _erase(shards, actor, shard_id, execution_id, None, reason, key)
     if done.outcome == "before":
         await unchanged(shards, actor, OPERATION, execution_id, "its payloads were erased before")
     elif done.outcome != "erased":
         raise await _refused(shards, actor, execution_id, done.outcome)
     run = _erased_run(done)
-    erasable = await _below(shards, shard_id, execution_id, ("erasable",), MOST_RUNS + 1)
     children: list[ErasedRun] = []
-    for row in erasable[:MOST_RUNS]:
+    skipped: list[SkippedRun] = []
+    try:
+        incomplete = await _erase_below(shards, actor, shard_id, run, reason, key, end, children, skipped)
+    except Exception as error:
+        # The run is erased: its receipt goes out, whatever happens below it.
+        _log.warning("the runs below %s were not all erased", execution_id, exc_info=error)
+        silent = isinstance(error, ShardUnavailableError | OutcomeUnknownError)
+        why = f"shard {shard_id} did not answer" if silent else "the console failed, and has logged why"
+        incomplete = f"{why}; repeat the request for the rest"
+    # What failed may have been written all the same.
+    used = incomplete or any(each.newly_erased for each in (run, *children))
+    return Erasure(
+        run=run,
+        children=children,
+        skipped_children=skipped,
+        incomplete=incomplete,
+        digest_key=key.hex() if used else "",
+    )
+
+
+async def _erase_below(
+    shards: Shards,
+    actor: Actor,
+    shard_id: int,
+    run: ErasedRun,
+    reason: str,
+    key: bytes,
+    end: float,
+    children: list[ErasedRun],
+    skipped: list[SkippedRun],
+) -> str:
+    """Erase the runs below one until `end`, and note each as soon as it is known. Answers what `incomplete` says."""
+    execution_id, incomplete = run.execution_id, ""
+    erasable = await _below(shards, shard_id, execution_id, ("erasable",), MOST_RUNS + 1)
+    left = erasable[MOST_RUNS:]
+    for number, row in enumerate(erasable[:MOST_RUNS]):
+        if clock.monotonic() >= end:
+            left = erasable[number:]
+            incomplete = f"there was no time for more after {MOST_SECONDS:.0f} s; repeat the request for the rest"
+            break
         # Whoever keeps its row now, or has erased it meanwhile, shows below.
-        child = await _erase(shards, actor, shard_id, row["execution_id"], run.receipt, reason)
+        child = await _erase(shards, actor, shard_id, row["execution_id"], run.receipt, reason, key)
         if child.outcome == "erased":
             children.append(_erased_run(child))
     before = await _below(shards, shard_id, execution_id, ("erased",), 2 * MOST_RUNS)
     known = {child.execution_id for child in children}
     earlier = [row["execution_id"] for row in before if row["execution_id"] not in known][:MOST_RUNS]
     children += await _earlier(shards, shard_id, earlier)
-    walked = [execution_id, *(child.execution_id for child in children)]
-    return Erasure(
-        run=run,
-        children=children,
-        skipped_children=[
-            *await _kept(shards, shard_id, execution_id),
-            *_too_many(erasable),
-            *await _elsewhere(shards, shard_id, walked),
-        ],
-    )
+    skipped += [*await _kept(shards, shard_id, execution_id), *_too_many(left)]
+    skipped += await _elsewhere(shards, shard_id, [execution_id, *(child.execution_id for child in children)])
+    return incomplete
 
 
 async def receipts(shards: Shards, *, limit: int = 50, cursor: str | None = None) -> Page[Receipt]:
@@ -257,7 +307,13 @@ async def verify(shards: Shards, actor: Actor, receipt_id: UUID) -> Verification
 
 
 async def _erase(
-    shards: Shards, actor: Actor, shard_id: int, execution_id: UUID, parent_receipt: UUID | None, reason: str
+    shards: Shards,
+    actor: Actor,
+    shard_id: int,
+    execution_id: UUID,
+    parent_receipt: UUID | None,
+    reason: str,
+    key: bytes,
 ) -> erasures.Erasing:
     store = shards.store(shard_id)
     done = await erasures.erase(
@@ -267,6 +323,7 @@ async def _erase(
         parent_receipt=parent_receipt,
         actor=actor.name,
         reason=reason,
+        key=key,
         audit=audit_entry(actor, OPERATION, shard_id=shard_id, target_id=str(execution_id), reason=reason),
     )
     if done.outcome == "erased":
@@ -300,13 +357,14 @@ async def _kept(shards: Shards, shard_id: int, execution_id: UUID) -> list[Skipp
     return [_skipped(row["execution_id"], row["workflow_name"], row["standing"]) for row in rows]
 
 
-def _too_many(erasable: Sequence[Record]) -> list[SkippedRun]:
-    return [_skipped(row["execution_id"], row["workflow_name"], "too_many") for row in erasable[MOST_RUNS:]]
+def _too_many(left: Sequence[Record]) -> list[SkippedRun]:
+    """The first of those that nothing but their number keeps from being erased."""
+    return [_skipped(row["execution_id"], row["workflow_name"], "too_many") for row in left[:1]]
 
 
 async def _elsewhere(shards: Shards, shard_id: int, execution_ids: Sequence[UUID]) -> list[SkippedRun]:
     """The children of these runs that are on other shards, as the histories of these runs tell."""
-    found: list[Record] = []
+    found: list[tuple[UUID, str]] = []
     for start in range(0, len(execution_ids), _HISTORIES):
         some = execution_ids[start : start + _HISTORIES]
         read = partial(erasures.elsewhere, execution_ids=some, limit=MOST_RUNS)
@@ -314,9 +372,9 @@ async def _elsewhere(shards: Shards, shard_id: int, execution_ids: Sequence[UUID
         if len(found) >= MOST_RUNS:
             break
     return [
-        _skipped(child, row["workflow_name"], "other_shard")
-        for row in found[:MOST_RUNS]
-        if shards.router.locate(ExecutionId(int=(child := UUID(row["child_id"])).int)) != shard_id
+        _skipped(child, workflow_name, "other_shard")
+        for child, workflow_name in found[:MOST_RUNS]
+        if shards.router.locate(ExecutionId(int=child.int)) != shard_id
     ]
 
 

@@ -64,17 +64,28 @@ async def export_history(
         )
     if not 1 <= max_bytes <= MOST_BYTES:
         raise InvalidRequestError(f"max_bytes is {max_bytes}; it must be 1 to {MOST_BYTES}", field="max_bytes")
-    shard_id = shards.store_of(execution_id).shard_id
-    row = await ask(shards, shard_id, lambda store: exports.head(store, execution_id))
-    if row is None:
-        raise ExecutionNotFoundError(f"there is no execution {execution_id}", execution_id=execution_id)
-    if payload_policy == "full" and row["payload_bytes"] > max_bytes:
-        raise _too_large(execution_id, max_bytes)
-    events = await _events(shards, shard_id, execution_id, row["next_event_id"], payload_policy, max_bytes)
+    row, events = await _read(shards, execution_id, payload_policy, max_bytes)
     content = assemble(_head(row, payload_policy), events)
     if len(content) > max_bytes:
         raise _too_large(execution_id, max_bytes)
     return content
+
+
+async def _read(
+    shards: Shards, execution_id: UUID, policy: PayloadPolicy, max_bytes: int
+) -> tuple[Record, list[bytes]]:
+    """The row and the events, both of before the run was erased or both of after it."""
+    shard_id = shards.store_of(execution_id).shard_id
+    while True:
+        row = await ask(shards, shard_id, lambda store: exports.head(store, execution_id))
+        if row is None:
+            raise ExecutionNotFoundError(f"there is no execution {execution_id}", execution_id=execution_id)
+        if policy == "full" and row["payload_bytes"] > max_bytes:
+            raise _too_large(execution_id, max_bytes)
+        events = await _events(shards, shard_id, execution_id, row["next_event_id"], policy, max_bytes)
+        # Erased meanwhile, it is read once more: what was gone by the end is in no export.
+        if row["erased_at"] == await ask(shards, shard_id, lambda store: exports.erased_at(store, execution_id)):
+            return row, events
 
 
 async def _events(

@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from harvest import clock
-from harvest.errors import ExecutionNotFoundError, InvalidRequestError
+from harvest.errors import ExecutionNotFoundError, HarvestError, InvalidRequestError, RunBusyError
 from harvest.history.ids import ExecutionId
 from harvest.history.limits import REASON_CHARACTERS, check_text
 from harvest.operations.actor import Actor, audit_entry
@@ -47,13 +47,17 @@ async def hold(
 ) -> HeldRun:
     """Keep a run from being erased, until `hold_until` or a release. A hold that has run out is replaced.
 
-    Raises InvalidRequestError, LimitError, ExecutionNotFoundError, ShardUnavailableError.
+    Raises InvalidRequestError, LimitError, ExecutionNotFoundError, RunBusyError, ShardUnavailableError.
     """
     reason = required_reason(reason)
     _check_until(hold_until)
     store = shards.store_of(ExecutionId(int=execution_id.int))
     audit = audit_entry(actor, SET, shard_id=store.shard_id, target_id=str(execution_id), reason=reason)
-    done = await rows.set_hold(store, execution_id, reason, actor.name, hold_until, audit)
+    try:
+        done = await rows.set_hold(store, execution_id, reason, actor.name, hold_until, audit)
+    except RunBusyError as error:
+        await _refused(shards, actor, SET, execution_id, error)
+        raise
     if done is None:
         raise await missing(shards, actor, SET, execution_id)
     if done.written:
@@ -64,11 +68,18 @@ async def hold(
 
 
 async def release(shards: Shards, actor: Actor, execution_id: UUID, *, reason: str = "") -> bool:
-    """Let a run go; answers whether it was held. Raises LimitError, ExecutionNotFoundError, ShardUnavailableError."""
+    """Let a run go; answers whether it was held.
+
+    Raises LimitError, ExecutionNotFoundError, RunBusyError, ShardUnavailableError.
+    """
     check_text(reason, what="reason", most=4 * REASON_CHARACTERS, empty=True)
     store = shards.store_of(ExecutionId(int=execution_id.int))
     audit = audit_entry(actor, RELEASE, shard_id=store.shard_id, target_id=str(execution_id), reason=reason or None)
-    done = await rows.release(store, execution_id, audit)
+    try:
+        done = await rows.release(store, execution_id, audit)
+    except RunBusyError as error:
+        await _refused(shards, actor, RELEASE, execution_id, error)
+        raise
     if done is None:
         raise await missing(shards, actor, RELEASE, execution_id)
     if not done.released:
@@ -112,5 +123,9 @@ def _check_until(hold_until: datetime | None) -> None:
 async def missing(shards: Shards, actor: Actor, operation: str, execution_id: UUID) -> ExecutionNotFoundError:
     """The error of a run that is not there, after it was audited."""
     error = ExecutionNotFoundError(f"there is no execution {execution_id}", execution_id=str(execution_id))
-    await record(shards, actor, operation, "execution", str(execution_id), "failed", error.message)
+    await _refused(shards, actor, operation, execution_id, error)
     return error
+
+
+async def _refused(shards: Shards, actor: Actor, operation: str, execution_id: UUID, error: HarvestError) -> None:
+    await record(shards, actor, operation, "execution", str(execution_id), "failed", error.message)

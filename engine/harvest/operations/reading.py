@@ -10,8 +10,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadDecodeError
+from harvest.errors import ExecutionNotFoundError, InvalidRequestError, PayloadDecodeError, PayloadsErasedError
 from harvest.history.data import WorkflowContinuedAsNew, WorkflowExecutionPaused
+from harvest.history.erasing import ERASED
 from harvest.history.ids import ExecutionId, shard_of
 from harvest.history.payload import CODEC_JSON
 from harvest.history.states import State
@@ -298,7 +299,8 @@ async def result(shards: Shards, execution_id: UUID, *, wait: float = 0, api_roo
     """How the execution ended, or None while it is open after `wait` seconds (30 at most).
 
     Waiting holds no connection: all waiters of the process share one poll a shard. A run that continued as new or is
-    tried again is followed to the last of its chain. Raises ExecutionNotFoundError and ShardUnavailableError.
+    tried again is followed to the last of its chain. Raises ExecutionNotFoundError, ShardUnavailableError, and
+    PayloadsErasedError where the result was erased with its run.
     """
     waiting = waiters(shards).until_closed(shards, min(max(wait, 0.0), MOST_WAIT))
     for _ in range(_MOST_HOPS):
@@ -312,6 +314,8 @@ async def result(shards: Shards, execution_id: UUID, *, wait: float = 0, api_roo
         if following is None:
             href = f"{api_root}/workflows/{execution_id}/payload/result"
             stored = row["result"]
+            if stored == ERASED:
+                raise _erased(execution_id, row)
             return Outcome(
                 execution_id=execution_id,
                 state=state_word(row["state"]),
@@ -321,6 +325,15 @@ async def result(shards: Shards, execution_id: UUID, *, wait: float = 0, api_roo
             )
         execution_id = following
     return None
+
+
+def _erased(execution_id: UUID, row: Mapping[str, Any]) -> PayloadsErasedError:
+    return PayloadsErasedError(
+        f"the result of execution {execution_id} was erased",
+        execution_id=execution_id,
+        state=state_word(row["state"]),
+        completed_at=row["closed_at"],
+    )
 
 
 def _following(execution_id: UUID, row: Mapping[str, Any]) -> UUID | None:

@@ -20,6 +20,7 @@ from harvest import clock
 from harvest.errors import (
     ExecutionNotFoundError,
     HarvestError,
+    PayloadsErasedError,
     ShardUnavailableError,
     UpdateFailedError,
     UpdateNotFoundError,
@@ -28,6 +29,7 @@ from harvest.errors import (
 )
 from harvest.history import payload as payloads
 from harvest.history.data import UpdateAdmitted, UpdateCompleted, UpdateFailed
+from harvest.history.erasing import ERASED
 from harvest.history.events import encode_data
 from harvest.history.ids import ExecutionId
 from harvest.history.kinds import EventKind
@@ -82,7 +84,8 @@ async def update(
 
     With `wait="admitted"` it is enough that the update is in the history. A repeated key finds the update of the first
     request. Raises UpdateRejectedError, UpdateFailedError, UpdateTimeoutError (the update stays admitted: `update_id`
-    is in the fields), ExecutionClosedError, ExecutionNotFoundError, InputInvalidError, LimitError, PayloadError.
+    is in the fields), PayloadsErasedError (a repeated one, whose answer was erased with its run),
+    ExecutionClosedError, ExecutionNotFoundError, InputInvalidError, LimitError, PayloadError.
     """
     store = shards.store_of(ExecutionId(int=execution_id.int))
     data = update_data(actor, name, input, idempotency_key)
@@ -138,7 +141,7 @@ def key_id(idempotency_key: str) -> UUID:
 async def result(shards: Shards, execution_id: UUID, update_id: str, *, wait: float = 0) -> Updated:
     """How an update was answered; still `admitted` when no answer came within `wait` seconds.
 
-    Raises UpdateNotFoundError, UpdateRejectedError, UpdateFailedError, ExecutionNotFoundError.
+    Raises UpdateNotFoundError, UpdateRejectedError, UpdateFailedError, PayloadsErasedError, ExecutionNotFoundError.
     """
     check_text(update_id, what="update_id")
     store = shards.store_of(ExecutionId(int=execution_id.int))
@@ -217,12 +220,20 @@ async def _answered(shards: Shards, store: Store, admitted: Admitted, update_id:
 
 def _answer(execution_id: UUID, update_id: str, look: Look) -> Updated:
     if look.kind == EventKind.UPDATE_COMPLETED:
+        output = bytes(msgspec.json.decode(look.payload, type=UpdateCompleted).output)
+        if output == ERASED:
+            raise PayloadsErasedError(
+                f"the answer of update {update_id} was erased",
+                update_id=update_id,
+                execution_id=str(execution_id),
+                event_id=look.event_id,
+            )
         return Updated(
             execution_id=execution_id,
             update_id=update_id,
             stage="completed",
             event_id=look.event_id,
-            output=bytes(msgspec.json.decode(look.payload, type=UpdateCompleted).output),
+            output=output,
         )
     answer = msgspec.json.decode(look.payload, type=UpdateFailed)
     kind, word = (UpdateRejectedError, "rejected") if answer.rejected else (UpdateFailedError, "failed")

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Decoder = msgspec.json.Decoder[Any]
 Waiting = dict[int, tuple[WorkflowFuture, Any]]
+# Of a run that completed there is only one thing that cannot be told: a result that was erased.
+_AWAIT_REASONS: Final = {"UNKNOWN": "target_unknown", "COMPLETED": "payloads_erased"}
 
 
 def _taken(waiting: Waiting, event: Event) -> tuple[WorkflowFuture, Any] | None:
@@ -179,7 +181,7 @@ def _external_await_failed(run: Run, event: Event) -> None:
         data: ExternalAwaitFailed = event.data()
         error = ExternalWorkflowError(
             f"{target_text(found[1].target)} ended {data.state}: {data.failure.type}: {data.failure.message}",
-            reason_code="target_unknown" if data.state == "UNKNOWN" else "not_completed",
+            reason_code=_AWAIT_REASONS.get(data.state, "not_completed"),
             state=data.state,
         )
         _raise(found[0], error, data.failure)

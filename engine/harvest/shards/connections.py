@@ -26,7 +26,7 @@ from harvest.store.store import Store
 
 ROLES: Final[Mapping[Kind, tuple[Role, ...]]] = {
     "worker": (pool.COMMIT, pool.CLAIM, pool.SCAN, pool.DELIVER, pool.WRITE),
-    "console": (pool.SCAN, pool.WRITE, pool.READ, pool.LOOK, pool.REPORT),
+    "console": (pool.SCAN, pool.WRITE, pool.READ, pool.LOOK, pool.REPORT, pool.ERASE),
 }
 """The pools that a process of each kind opens on each shard."""
 BESIDE: Final[Mapping[Kind, tuple[str, ...]]] = {"worker": ("listener", "lease"), "console": ("listener",)}

@@ -5,15 +5,17 @@ Lock order: execution, then its details and events. Who commits, pauses or holds
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
+import msgspec
 from msgspec import Struct
 from sqlalchemy import Select, func, select
 
-from harvest.history.erasing import ERASED, Digest, erased_event, erased_failure, erased_value
+from harvest.history.erasing import ERASED, Digest, KeyedDigest, erased_event, erased_failure, erased_value
 from harvest.history.payload import CODEC_JSON
 from harvest.history.states import FIRST_CLOSED
 from harvest.store import legal_holds
@@ -22,10 +24,10 @@ from harvest.store.pool import Connection, Record
 from harvest.store.schema import ERASURES, EXECUTIONS, beyond, run
 from harvest.store.store import Store
 
-# A history at its hard limit, and an erasure of the same run before it.
-LIMIT_SECONDS: Final = 60.0
 SLICE_EVENTS: Final = 500
 SLICE_BYTES: Final = 4 * 1024 * 1024
+# Room for a child's id and the name of its type, each character of it escaped.
+HEAD_BYTES: Final = 2_048
 _DETAILS: Final = ("input", "memo", "search_attributes", "details", "result", "failure", "blocked")
 _RECEIPT: Final = """
     select r.receipt, r.execution_id, r.parent_receipt, r.actor, r.reason, r.erased_at, r.events_scrubbed,
@@ -34,7 +36,6 @@ _RECEIPT: Final = """
       from harvest_erasures r left join harvest_executions e on e.execution_id = r.execution_id
 """
 
-_PATIENCE: Final = f"set local statement_timeout = '{LIMIT_SECONDS / 2:g}s'"
 # By itself first: the statements that follow see what was written before the lock was given.
 _LOCK: Final = "select state, partition from harvest_executions where execution_id = $1 for update"
 _OF_EXECUTIONS: Final = f"{_RECEIPT} where r.execution_id = any($1)"
@@ -110,20 +111,22 @@ with recursive below as (
 )
 select execution_id, workflow_name, standing from below where standing = any($2) limit $3"""
 # Kinds: 15 ChildWorkflowStarted, 36 ChildWorkflowSpawnedDetached, 17 ChildWorkflowFailed. The first 16 bits of an id
-# are its shard. A child that was rejected never began.
+# are its shard. A child that was rejected never began. Events are compared as bytes: PostgreSQL reads no JSON that has
+# \u0000 in it. The child's id and type are the first fields, the state of its failure is the last one, so that no input
+# and no message can stand for them.
 _ELSEWHERE: Final = f"""
-    select distinct s.child_id, s.workflow_name from (
-        select v.execution_id, v.seq, convert_from(v.payload, 'UTF8')::json ->> 'child_id' as child_id,
-               convert_from(v.payload, 'UTF8')::json ->> 'workflow_name' as workflow_name
-          from harvest_events v
-         where v.execution_id = any($1) and v.kind in (15, 36) and v.codec = {CODEC_JSON}) s
-     where left(s.child_id, 4) <> left(s.execution_id::text, 4)
+    select substring(v.payload for {HEAD_BYTES}) as head
+      from harvest_events v
+     where v.execution_id = any($1) and v.kind in (15, 36) and v.codec = {CODEC_JSON}
+       and substring(v.payload for 13) = '{{"child_id":"'::bytea
+       and substring(v.payload from 14 for 4) <> convert_to(left(v.execution_id::text, 4), 'UTF8')
        and not exists (
            select from harvest_events f
-            where f.execution_id = s.execution_id and f.seq = s.seq and f.kind = 17 and f.codec = {CODEC_JSON}
-              and convert_from(f.payload, 'UTF8')::json ->> 'state' = 'REJECTED')
-     limit $2
+            where f.execution_id = v.execution_id and f.seq = v.seq and f.kind = 17 and f.codec = {CODEC_JSON}
+              and substring(f.payload from greatest(octet_length(f.payload) - 19, 1)) = ',"state":"REJECTED"}}'::bytea)
+     order by v.execution_id, v.event_id limit $2
 """
+_CHILD: Final = re.compile(rb'\{"child_id":("[0-9a-f-]{36}"),"workflow_name":("(?:[^"\\]|\\.)*")')
 Outcome = Literal["erased", "before", "missing", "open", "legal_hold", "under_way"]
 
 
@@ -138,8 +141,8 @@ class Erasing(Struct, frozen=True):
 class _Tally:
     """What an erasure has done so far."""
 
-    def __init__(self) -> None:
-        self.before = Digest()
+    def __init__(self, key: bytes, execution_id: UUID) -> None:
+        self.before = KeyedDigest(key, execution_id)
         self.after = Digest()
         self.events = 0
         self.values = 0
@@ -154,11 +157,14 @@ async def erase(
     parent_receipt: UUID | None,
     actor: str,
     reason: str,
+    key: bytes,
     audit: AuditEntry,
 ) -> Erasing:
-    """Erase one run that has ended, once, with its receipt and its audit row in the same transaction."""
-    async with store.write.connection(LIMIT_SECONDS, writes=True) as connection, connection.transaction():
-        await connection.execute(_PATIENCE)
+    """Erase one run that has ended, once, with its receipt and its audit row in the same transaction.
+
+    The digest of before is made with `key`, which is not kept.
+    """
+    async with store.erase.connection(writes=True) as connection, connection.transaction():
         known = await connection.fetchrow(_LOCK, execution_id)
         if known is None:
             return Erasing("missing")
@@ -171,7 +177,7 @@ async def erase(
             return Erasing("legal_hold")
         if await connection.fetchval(_IS_UNDER_WAY, execution_id):
             return Erasing("under_way")
-        tally = _Tally()
+        tally = _Tally(key, execution_id)
         await _erase_events(connection, execution_id, tally)
         await _erase_details(connection, execution_id, tally)
         for statement in _FORGET:
@@ -262,10 +268,13 @@ async def below(store: Store, execution_id: UUID, standings: Sequence[str], limi
     return rows
 
 
-async def elsewhere(store: Store, execution_ids: Sequence[UUID], limit: int) -> list[Record]:
-    """The children of these runs whose ids are of other shards, as their histories tell: child_id, workflow_name."""
-    rows: list[Any] = await store.read.fetch(_ELSEWHERE, list(execution_ids), limit)
-    return rows
+async def elsewhere(store: Store, execution_ids: Sequence[UUID], limit: int) -> list[tuple[UUID, str]]:
+    """The children of these runs whose ids are of other shards, as their histories tell, each with its type."""
+    rows = await store.read.fetch(_ELSEWHERE, list(execution_ids), limit)
+    found = (_CHILD.match(row["head"]) for row in rows)
+    return [
+        (msgspec.json.decode(child[1], type=UUID), msgspec.json.decode(child[2], type=str)) for child in found if child
+    ]
 
 
 async def of_executions(store: Store, execution_ids: Sequence[UUID]) -> list[Record]:

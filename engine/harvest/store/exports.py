@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,6 +18,7 @@ _HEAD: Final = """
              where v.execution_id = e.execution_id) as payload_bytes
       from harvest_executions e where execution_id = $1
 """
+_ERASED_AT: Final = "select erased_at from harvest_erasures where execution_id = $1"
 EVENTS: Final = f"""
     select event_id, kind, format, codec, seq, at, payload from harvest_events
      where execution_id = $1 and event_id > $2 and event_id < $3 order by event_id limit {PAGE}
@@ -26,6 +28,12 @@ EVENTS: Final = f"""
 async def head(store: Store, execution_id: UUID) -> Record | None:
     """The execution's row and the size of its history. None: it is not here."""
     return await store.read.fetch_row(_HEAD, execution_id)
+
+
+async def erased_at(store: Store, execution_id: UUID) -> datetime | None:
+    """When the execution was erased, as of now."""
+    row = await store.read.fetch_row(_ERASED_AT, execution_id)
+    return None if row is None else row["erased_at"]
 
 
 async def events(store: Store, execution_id: UUID, after: int, before: int) -> list[Record]:

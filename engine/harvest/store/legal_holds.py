@@ -1,17 +1,23 @@
-"""Legal holds: a row for each run that must not be erased. Who sets one waits for an erasure that is under way."""
+"""Legal holds: a row for each run that must not be erased. Who sets one waits a little for an erasure."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+import asyncpg
 from msgspec import Struct
 
+from harvest.errors import RunBusyError
 from harvest.store.audit import AuditEntry, audit_part, audit_values
 from harvest.store.pool import Connection, Record
 from harvest.store.store import Store
 
+# Well below the limits of the pool: an erasure that takes longer is no outage of the shard.
+LOCK_SECONDS: Final = 2
 _COLUMNS: Final = "execution_id, reason, actor, set_at, hold_until"
 # By itself first: the statement that follows sees what was written before the lock was given.
 _LOCK: Final = "select partition from harvest_executions where execution_id = $1 for no key update"
@@ -57,9 +63,11 @@ class Released(Struct, frozen=True):
 async def set_hold(
     store: Store, execution_id: UUID, reason: str, actor: str, hold_until: datetime | None, audit: AuditEntry
 ) -> Held | None:
-    """Hold a run, audited in the same transaction; a hold that is in force stays as it is. None: no such run."""
-    async with store.write.connection(writes=True) as connection, connection.transaction():
-        known = await connection.fetchrow(_LOCK, execution_id)
+    """Hold a run, audited in the same transaction; a hold that is in force stays as it is. None: no such run.
+
+    Raises RunBusyError, ShardUnavailableError.
+    """
+    async with _locked(store, execution_id) as (connection, known):
         if known is None:
             return None
         before = await in_force_on(connection, execution_id)
@@ -70,13 +78,28 @@ async def set_hold(
 
 
 async def release(store: Store, execution_id: UUID, audit: AuditEntry) -> Released | None:
-    """Take a hold away, audited in the same transaction. None: no such run."""
-    async with store.write.connection(writes=True) as connection, connection.transaction():
-        known = await connection.fetchrow(_LOCK, execution_id)
+    """Take a hold away, audited in the same transaction. None: no such run. Raises as `set_hold` does."""
+    async with _locked(store, execution_id) as (connection, known):
         if known is None:
             return None
         row = await connection.fetchrow(_RELEASE, execution_id, *audit_values(audit))
         return Released(row is not None, known["partition"])
+
+
+@asynccontextmanager
+async def _locked(store: Store, execution_id: UUID) -> AsyncIterator[tuple[Connection, Record | None]]:
+    """A transaction that has locked a run, and its row."""
+    async with store.write.connection(writes=True) as connection:
+        try:
+            async with connection.transaction():
+                await connection.execute(f"set local lock_timeout = '{LOCK_SECONDS}s'")
+                yield connection, await connection.fetchrow(_LOCK, execution_id)
+        except asyncpg.LockNotAvailableError as error:
+            raise RunBusyError(
+                f"execution {execution_id} was locked for {LOCK_SECONDS} s, as while it is being erased; nothing was "
+                "changed, try again",
+                execution_id=str(execution_id),
+            ) from error
 
 
 async def in_force(store: Store, execution_id: UUID) -> Record | None:

@@ -215,7 +215,8 @@ CATALOGUE: Final = _metrics(
         "counter",
         "",
         "site reason",
-        "What the database refused for now and a worker repeats: a commit (`workflow_task`), a `claim`, a `delivery`, "
+        "What the database refused for now and a worker repeats: a commit (`workflow_task`; where a console is in the "
+        "same process, what people write as well), a `claim`, a `delivery`, "
         "or a timer, timeout or result (`scan`); for a `deadlock`, `serialization`, `lock`, `cancelled`, `read_only`, "
         "`no_room`, `system_error` or `rolled_back`.",
     ),

@@ -102,6 +102,16 @@ REPORT = Role(
     },
     for_people=True,
 )
+# The one write that may take long: a history at its hard limit, after an erasure of the same run. What people do
+# meanwhile has connections of its own, in `write`.
+ERASE = Role(
+    "erase",
+    2,
+    limit=60.0,
+    connect_limit=1.5,
+    settings={"statement_timeout": "30000", "enable_seqscan": "off"},
+    for_people=True,
+)
 COMMON = {
     "jit": "off",
     "timezone": "UTC",

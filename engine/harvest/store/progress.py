@@ -24,6 +24,7 @@ READ_AT_ONCE: Final = 100
 _PUBLISH: Final = """
 insert into harvest_progress (execution_id, chunk)
 select execution_id, chunk from unnest($1::uuid[], $2::bytea[]) with ordinality as p(execution_id, chunk, n)
+ where not exists (select from harvest_erasures r where r.execution_id = p.execution_id)
  order by n"""
 
 _AFTER: Final = f"""
@@ -57,7 +58,7 @@ class Chunk(Struct, frozen=True):
 
 
 async def publish(store: Store, chunks: Sequence[tuple[UUID, bytes]]) -> None:
-    """Publish chunks (execution, JSON text) in their order."""
+    """Publish chunks (execution, JSON text) in their order; what comes late of a run that is erased is dropped."""
     await store.write.write(_PUBLISH, [each[0] for each in chunks], [each[1] for each in chunks])
 
 

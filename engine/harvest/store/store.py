@@ -6,7 +6,7 @@ import asyncio
 
 from harvest.clock import DatabaseClock
 from harvest.store.address import address
-from harvest.store.pool import CLAIM, COMMIT, DELIVER, LOOK, READ, REPORT, SCAN, WRITE, Connections, Role
+from harvest.store.pool import CLAIM, COMMIT, DELIVER, ERASE, LOOK, READ, REPORT, SCAN, WRITE, Connections, Role
 from harvest.store.wakes import Hints, Waker
 
 
@@ -29,6 +29,7 @@ class Store:
         self.read = self._connections(READ)
         self.look = self._connections(LOOK)
         self.report = self._connections(REPORT)
+        self.erase = self._connections(ERASE)
         self.waker = Waker(self)
         self.hints = Hints(self)
 
@@ -39,5 +40,15 @@ class Store:
         """Close all pools."""
         await self.waker.close()
         await self.hints.close()
-        pools = (self.commit, self.claim, self.scan, self.deliver, self.write, self.read, self.look, self.report)
+        pools = (
+            self.commit,
+            self.claim,
+            self.scan,
+            self.deliver,
+            self.write,
+            self.read,
+            self.look,
+            self.report,
+            self.erase,
+        )
         await asyncio.gather(*(pool.close() for pool in pools))

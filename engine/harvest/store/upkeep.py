@@ -97,7 +97,9 @@ _SWEEP = (
           limit 1000))""",
     """delete from harvest_workers where ctid = any(array(
          select ctid from harvest_workers
-          where status = 'stopped' and seen_at < clock_timestamp() - interval '1 day' limit 1000))""",
+          where status = 'stopped' and seen_at < clock_timestamp() - interval '1 day'
+          order by worker limit 1000
+            for update skip locked))""",
     """delete from harvest_dedupe where ctid = any(array(
          select ctid from harvest_dedupe where kind = 1 and created_at < clock_timestamp() - interval '25 hours'
           limit 1000))""",

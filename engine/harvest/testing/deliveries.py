@@ -37,7 +37,8 @@ from harvest.history.deliveries import (
     ExternalCancel,
     ExternalSignal,
 )
-from harvest.history.endings import child_failed, failure_of_end
+from harvest.history.endings import child_failed, failure_of_end, failure_of_erased
+from harvest.history.erasing import ERASED
 from harvest.history.events import Event, encode_data
 from harvest.history.ids import business_key
 from harvest.history.kinds import EventKind
@@ -252,12 +253,15 @@ class Deliveries:
                 self._awaiting.append((source, seq, awaited))
 
     def _resolve(self, source: Execution, seq: int, ended: Execution) -> None:
-        if ended.state is State.COMPLETED:
+        names = ended.started.workflow_name, ended.started.workflow_id
+        if ended.state is State.COMPLETED and ended.result != ERASED:
             data: msgspec.Struct = ExternalAwaitResolved(Raw(ended.result or b"null"))
             self._world.append(source, EventKind.EXTERNAL_AWAIT_RESOLVED, seq, data)
             return
-        names = ended.started.workflow_name, ended.started.workflow_id
-        failure = ended.failure or failure_of_end(ended.state, *names)
+        if ended.state is State.COMPLETED:
+            failure = failure_of_erased(*names)
+        else:
+            failure = ended.failure or failure_of_end(ended.state, *names)
         self._world.append(source, EventKind.EXTERNAL_AWAIT_FAILED, seq, ExternalAwaitFailed(failure, ended.state.name))
 
 

@@ -29,7 +29,6 @@ from harvest.store.store import Store
 from harvest.worker.answered import Answered, Runner
 from harvest.worker.deciding import Decider, Decision
 from harvest.worker.locals import LocalRunner
-from harvest.worker.metrics import WORKFLOW_TASK
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.recovery import Recovery
 from harvest.worker.work import Residents, Result, Work
@@ -239,7 +238,6 @@ class Committer(Answered):
             return
         except asyncpg.PostgresError as refused:
             if is_passing(refused):
-                self.tracer.measures.refused(WORKFLOW_TASK, refused)
                 self._again([decision])
                 return
             self._give_back(decision)

@@ -21,7 +21,8 @@ from harvest.history.data import (
     WorkflowCancelRequested,
 )
 from harvest.history.deliveries import DeliveryKind
-from harvest.history.endings import failure_of_end
+from harvest.history.endings import failure_of_end, failure_of_erased
+from harvest.history.erasing import ERASED
 from harvest.history.events import encode_data
 from harvest.history.kinds import EventKind
 from harvest.history.states import FIRST_CLOSED, State
@@ -170,7 +171,10 @@ def _await(step: Step, found: Run | None) -> None:
 def outcome(step: Step, ended: Record) -> None:
     """The answer to who awaits a run that has ended: its result, or why there is none."""
     state = State(ended["state"])
-    if state is State.COMPLETED:
+    if state is State.COMPLETED and ended["result"] == ERASED:
+        failure = failure_of_erased(ended["workflow_name"], ended["workflow_id"])
+        step.answer = _await_failed(failure, state.name)
+    elif state is State.COMPLETED:
         output = Raw(ended["result"] or b"null")
         step.answer = (int(EventKind.EXTERNAL_AWAIT_RESOLVED), encode_data(ExternalAwaitResolved(output)))
     elif ended["failure"] is not None:

@@ -22,7 +22,14 @@ from harvest.store.pool import passing_reason
 
 _TOTALS_SECONDS: Final = 0.5
 WORKFLOW_TASK: Final = "workflow_task"
-SITES: Final = {"commit": WORKFLOW_TASK, "claim": "claim", "scan": "scan", "deliver": "delivery"}
+# A decision that others keep overtaking is committed under a lock, on the pool of what people write.
+SITES: Final = {
+    "commit": WORKFLOW_TASK,
+    "write": WORKFLOW_TASK,
+    "claim": "claim",
+    "scan": "scan",
+    "deliver": "delivery",
+}
 """What a worker does on each of its pools, as the retries of the database name it."""
 _WORDS: Final = {state: state.name.lower() for state in State}
 

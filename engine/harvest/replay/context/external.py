@@ -43,11 +43,18 @@ class ExternalCalls(ContextBase):
         await self._cancel(_by_key(workflow_name, workflow_id), reason)
 
     async def await_external_workflow(self, execution_id: UUID | str) -> Any:
-        """Wait for the end of a run, by its execution id, and return its result."""
+        """Wait for the end of a run, by its execution id, and return its result.
+
+        Raises ExternalWorkflowError where there is no such run, where it did not complete, and where its result was
+        erased: `fields["reason_code"]` is target_unknown, not_completed or payloads_erased.
+        """
         return await self._await(_by_id(execution_id))
 
     async def await_external_workflow_by_id(self, workflow_name: str, workflow_id: str) -> Any:
-        """Wait for the end of the run that a workflow id means now, and return its result."""
+        """Wait for the end of the run that a workflow id means now, and return its result.
+
+        Raises as `await_external_workflow` does.
+        """
         return await self._await(_by_key(workflow_name, workflow_id))
 
     async def _signal(self, target: Target, name: str, payload: Any) -> None:
