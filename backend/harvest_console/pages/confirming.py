@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from litestar.response import Redirect
 from msgspec import Struct
@@ -11,7 +11,7 @@ from harvest.errors import ExecutionClosedError, InvalidRequestError, LimitError
 from harvest.history.ids import parse_execution_id
 from harvest.history.limits import REASON_CHARACTERS
 from harvest.operations import reading
-from harvest.operations.views import is_open
+from harvest.operations.views import ExecutionDetail, is_open
 from harvest.shards import Shards
 from harvest_console.pages.types import AnyRequest, Page, base_path, posted
 from harvest_console.rendering import build_url, render
@@ -58,6 +58,20 @@ async def confirm_page(
 ) -> Page:
     """The page before the act, drawn again with what is wrong. Raises as `reading.get` does."""
     run = await reading.get(shards, parse_execution_id(execution))
+    return run_page(
+        request,
+        template,
+        run,
+        status=status,
+        typed=typed,
+        refused=refused,
+        reason_needed=reason_needed,
+        phrase=phrase,
+    )
+
+
+def run_page(request: AnyRequest, template: str, run: ExecutionDetail, *, status: int = 200, **context: Any) -> Page:
+    """A page with a form about one run, which stands beside the run's facts."""
     return render(
         request,
         template,
@@ -66,10 +80,7 @@ async def confirm_page(
         run=run,
         is_open=is_open(run.state),
         shown=shown_state(run.state, run.blocked.code if run.blocked else None),
-        typed=typed,
-        refused=refused,
-        reason_needed=reason_needed,
-        phrase=phrase,
+        **context,
     )
 
 

@@ -24,12 +24,10 @@ from harvest.operations import erasing, reading
 from harvest.operations.actor import Actor
 from harvest.operations.erasing import ErasurePlan, Receipt, SkippedRun, Verification
 from harvest.operations.paging import Page as Keyset
-from harvest.operations.views import is_open
 from harvest.shards import Shards
-from harvest_console.pages.confirming import Confirmation, typed
+from harvest_console.pages.confirming import Confirmation, run_page, typed
 from harvest_console.pages.types import AnyRequest, Page, base_path
 from harvest_console.rendering import build_url, render
-from harvest_console.rendering.states import shown_state
 
 PHRASE: Final = "erase"
 ERASURE: Final = "/erasure"
@@ -105,14 +103,11 @@ async def _erase_page(
     """The page before the act, drawn again with what is wrong. Raises as `reading.get` does."""
     run = await reading.get(shards, parse_execution_id(execution))
     plan = await erasing.plan(shards, run.execution_id)
-    return render(
+    return run_page(
         request,
         "erase.html",
+        run,
         status=status,
-        section="workflows",
-        run=run,
-        is_open=is_open(run.state),
-        shown=shown_state(run.state, run.blocked.code if run.blocked else None),
         plan=plan,
         left=left_out(plan.skipped_children),
         ready=bool(plan.children) if plan.erased else not plan.blockers,

@@ -14,13 +14,10 @@ from harvest.errors import InvalidRequestError, RunBusyError
 from harvest.history.ids import parse_execution_id
 from harvest.operations import erasing, legal_holds, reading
 from harvest.operations.actor import Actor
-from harvest.operations.views import is_open
 from harvest.shards import Shards
-from harvest_console.pages.confirming import REFUSALS, Confirmation, back, typed
+from harvest_console.pages.confirming import REFUSALS, Confirmation, back, run_page, typed
 from harvest_console.pages.queries import read_instant
 from harvest_console.pages.types import AnyRequest, Page, posted
-from harvest_console.rendering import render
-from harvest_console.rendering.states import shown_state
 
 
 @get("/w/{execution:str}/legal-hold")
@@ -87,14 +84,11 @@ async def _page(
     hold, receipt = await asyncio.gather(
         legal_holds.hold_of(shards, run.execution_id), erasing.receipt_of(shards, run.execution_id)
     )
-    return render(
+    return run_page(
         request,
         "legal_hold.html",
+        run,
         status=status,
-        section="workflows",
-        run=run,
-        is_open=is_open(run.state),
-        shown=shown_state(run.state, run.blocked.code if run.blocked else None),
         hold=hold,
         receipt=receipt,
         typed=form,

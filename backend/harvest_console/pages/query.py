@@ -25,16 +25,15 @@ from harvest.errors import (
 from harvest.history.ids import parse_execution_id
 from harvest.operations import reading, requesting
 from harvest.operations.actor import Actor
-from harvest.operations.views import ExecutionDetail, is_open
+from harvest.operations.views import ExecutionDetail
 from harvest.shards import Shards
 from harvest_console.pages.composing import Declared, checked, drawn_again, refused, title_of
+from harvest_console.pages.confirming import run_page
 from harvest_console.pages.forms import PayloadForm, new_form, posted_form
 from harvest_console.pages.payload_pages import attachment
 from harvest_console.pages.types import AnyRequest, Page, posted
 from harvest_console.pages.unanswered import UNANSWERED, Unanswered, is_silent, unanswered
-from harvest_console.rendering import render
 from harvest_console.rendering.json_text import Head, head_of
-from harvest_console.rendering.states import shown_state
 
 # Enough to read; the whole of it is in the download.
 ANSWER_BYTES: Final = 16 * 1024
@@ -143,14 +142,11 @@ def _gone(names: Declared, name: str) -> Asked:
 
 
 def _page(request: AnyRequest, run: ExecutionDetail, asked: Asked) -> Page:
-    return render(
+    return run_page(
         request,
         "query.html",
+        run,
         status=asked.status,
-        section="workflows",
-        run=run,
-        is_open=is_open(run.state),
-        shown=shown_state(run.state, run.blocked.code if run.blocked else None),
         asked=asked,
     )
 

@@ -11,7 +11,7 @@ from harvest.errors import ExecutionClosedError, HarvestError, InputInvalidError
 from harvest.history.ids import parse_execution_id
 from harvest.operations import definitions, reading, signalling
 from harvest.operations.actor import Actor
-from harvest.operations.views import ExecutionDetail, is_open
+from harvest.operations.views import ExecutionDetail
 from harvest.shards import Shards
 from harvest_console.pages.composing import (
     MENDABLE,
@@ -22,10 +22,10 @@ from harvest_console.pages.composing import (
     preview_region,
     refused,
 )
+from harvest_console.pages.confirming import run_page
 from harvest_console.pages.forms import PayloadForm, new_form, posted_form
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, posted
-from harvest_console.rendering import build_url, render
-from harvest_console.rendering.states import shown_state
+from harvest_console.rendering import build_url
 
 # How what a run waits for begins when it waits for signals (answers 13); their names follow.
 _WAITS: Final = "signal "
@@ -115,14 +115,11 @@ def _form_page(
     status: int = 200,
     refused: str = "",
 ) -> Page:
-    return render(
+    return run_page(
         request,
         "signal.html",
+        run,
         status=status,
-        section="workflows",
-        run=run,
-        is_open=is_open(run.state),
-        shown=shown_state(run.state, run.blocked.code if run.blocked else None),
         declared=list(declared),
         name=name,
         key=key,

@@ -14,13 +14,10 @@ from harvest.history.limits import NAME_BYTES
 from harvest.operations import reading
 from harvest.operations.actor import Actor
 from harvest.operations.triage import NOTE_BYTES, TriageChange, change_triage
-from harvest.operations.views import is_open
 from harvest.shards import Shards
 from harvest.store.filters import SEVERITIES
-from harvest_console.pages.confirming import REFUSALS, back
+from harvest_console.pages.confirming import REFUSALS, back, run_page
 from harvest_console.pages.types import AnyRequest, Page, posted
-from harvest_console.rendering import render
-from harvest_console.rendering.states import shown_state
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -72,14 +69,11 @@ async def _form_page(
     request: AnyRequest, shards: Shards, execution: str, *, typed: Draft, was: Draft, error: HarvestError | None = None
 ) -> Page:
     run = await reading.get(shards, parse_execution_id(execution))
-    return render(
+    return run_page(
         request,
         "triage.html",
+        run,
         status=200 if error is None else error.status,
-        section="workflows",
-        run=run,
-        is_open=is_open(run.state),
-        shown=shown_state(run.state, run.blocked.code if run.blocked else None),
         typed=typed,
         was={name: getattr(was, name) for name in Draft.__struct_fields__},
         problems={} if error is None else {str(error.fields.get("field", "owner")): error.message},

@@ -21,7 +21,7 @@ from harvest.errors import (
 from harvest.history.ids import parse_execution_id
 from harvest.operations import definitions, reading, requesting, updating
 from harvest.operations.actor import Actor
-from harvest.operations.views import ExecutionDetail, is_open
+from harvest.operations.views import ExecutionDetail
 from harvest.shards import Shards
 from harvest_console.pages.composing import (
     MENDABLE,
@@ -34,11 +34,11 @@ from harvest_console.pages.composing import (
     refused,
     title_of,
 )
+from harvest_console.pages.confirming import run_page
 from harvest_console.pages.forms import PayloadForm, new_form, posted_form
 from harvest_console.pages.types import FRAGMENTS, AnyRequest, Page, base_path, posted
 from harvest_console.pages.unanswered import UNANSWERED, Unanswered, unanswered
-from harvest_console.rendering import build_url, render
-from harvest_console.rendering.states import shown_state
+from harvest_console.rendering import build_url
 
 # How long a page waits for the answer; after that it is the answer's own page that is looked at again.
 WAIT: Final = 5.0
@@ -167,14 +167,11 @@ def _preview_url(request: AnyRequest, run: ExecutionDetail) -> str:
 
 
 def _page(request: AnyRequest, run: ExecutionDetail, known: Known, draft: Draft) -> Page:
-    return render(
+    return run_page(
         request,
         "update.html",
+        run,
         status=draft.status,
-        section="workflows",
-        run=run,
-        is_open=is_open(run.state),
-        shown=shown_state(run.state, run.blocked.code if run.blocked else None),
         known=known,
         draft=draft,
         payload=draft.payload,
