@@ -14,6 +14,7 @@ from harvest import Harvest, WorkflowContext
 from harvest.history.kinds import EventKind
 from harvest.shards import Shards
 from harvest.store import timers
+from harvest.worker.metrics import Measures
 from harvest.worker.scanner import TimerLoop
 from harvest.worker.worker import Worker
 from tests.scale import scale
@@ -97,7 +98,7 @@ async def test_a_timer_set_while_the_database_is_asked_is_not_overlooked(
 ) -> None:
     """A sooner timer is committed between the question for the next one and its answer."""
     store = work[1].stores[0]
-    loop = TimerLoop(store)
+    loop = TimerLoop(store, Measures(0))
     real = timers.next_timer
 
     async def answers_before(asked: Any) -> Any:

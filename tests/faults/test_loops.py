@@ -17,6 +17,7 @@ from harvest.store.listening import listen
 from harvest.store.store import Store
 from harvest.store.wakes import CHANNEL
 from harvest.worker.main import run_worker
+from harvest.worker.metrics import Measures
 from harvest.worker.options import Counters, WorkerOptions
 from harvest.worker.scanner import Scanner, TimerLoop
 from harvest.worker.sessions import Places
@@ -67,9 +68,11 @@ LOOPS: dict[str, Loop] = {
     "claimer": lambda store, part: part.claimer.run(),
     "committer": lambda store, part: part.committer.run(),
     "activity claimer": lambda store, part: part.activity_claimer.run(),
-    "timers": lambda store, part: TimerLoop(store).run(),
+    "timers": lambda store, part: TimerLoop(store, Measures(0)).run(),
     "deliverer": lambda store, part: part.deliverer.run(),
-    "scanner": lambda store, part: Scanner(store, part._worker, part.lease, part._runner, FAST, Counters()).run(),
+    "scanner": lambda store, part: Scanner(
+        store, part._worker, part.lease, part._runner, FAST, Counters(), Measures(0)
+    ).run(),
     "listener": lambda store, part: listen(store, CHANNEL, lambda _: None, lambda: None),
     "doubts": lambda store, part: part._doubts.run(),
 }
@@ -179,7 +182,9 @@ async def test_an_activity_that_was_freed_at_its_third_strike_and_not_ended_ends
     run = await a_run(store, lost, activities={1: 3})
     await store.scan.write("update harvest_activity_tasks set strikes = 2 where execution_id = $1", run)
     assert (await fleet.free_lost(store)).struck_out == [(run, 1, 3)]
-    await Scanner(store, part._worker, Lease(store, 10.0, 3.0), part._runner, FAST, Counters()).overdue_activities()
+    await Scanner(
+        store, part._worker, Lease(store, 10.0, 3.0), part._runner, FAST, Counters(), Measures(0)
+    ).overdue_activities()
     (end,) = (await claims.load_events(store, {run: 2}))[run]
     assert end.kind == EventKind.ACTIVITY_FAILED
     assert end.data().failure.type == "WorkerKilled"

@@ -75,9 +75,9 @@ class Requests:
         steps: StepWatch,
         options: WorkerOptions,
         counters: Counters,
-        measures: Measures | None = None,
+        measures: Measures,
     ) -> None:
-        self._measures = measures or Measures(store.shard_id)
+        self._measures = measures
         self._store = store
         self._worker = worker
         self._registry = registry

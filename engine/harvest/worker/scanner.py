@@ -36,9 +36,9 @@ LOCKED_SECONDS = 0.01
 class TimerLoop:
     """Fires due timers; wakes up by itself for the timers that this worker has set."""
 
-    def __init__(self, store: Store, measures: Measures | None = None) -> None:
+    def __init__(self, store: Store, measures: Measures) -> None:
         self._store = store
-        self._measures = measures or Measures(store.shard_id)
+        self._measures = measures
         self._next: datetime | None = None
         self._wake = asyncio.Event()
 
@@ -93,9 +93,9 @@ class Scanner:
         runner: ActivityRunner,
         options: WorkerOptions,
         counters: Counters,
-        measures: Measures | None = None,
+        measures: Measures,
     ) -> None:
-        self._measures = measures or Measures(store.shard_id)
+        self._measures = measures
         self._store = store
         self._worker = worker
         self._lease = lease
