@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,24 @@ def watched(page: Page) -> list[str]:
     page.on("pageerror", lambda error: faults.append(f"script error: {error}"))
     page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     return faults
+
+
+@contextmanager
+def own_setup(browser: Browser) -> Iterator[tuple[DevServer, Page]]:
+    """A setup whose databases may be killed, and a page on it, signed in; it must end without a fault."""
+    with tempfile.TemporaryDirectory(prefix="hvb-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        server = DevServer(Path(folder) / "data")
+        try:
+            state = sign_in(browser, server.link, server.base)
+            context = browser.new_context(base_url=server.base, storage_state=state, reduced_motion="reduce")
+            page = context.new_page()
+            faults = watched(page)
+            yield server, page
+            assert faults == []
+            context.close()
+        finally:
+            server.stop()
 
 
 @pytest.fixture

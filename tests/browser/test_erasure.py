@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import sign_in, watched
+from tests.browser.conftest import own_setup
 from tests.browser.server import DevServer
 from tests.browser.test_acting import check
 
@@ -307,26 +305,14 @@ class Crippled(NamedTuple):
 @pytest.fixture(scope="module")
 def crippled(browser: Browser) -> Iterator[Crippled]:
     """A setup of its own, whose second database is killed after a run of each was erased."""
-    with tempfile.TemporaryDirectory(prefix="hvb-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)
-        server = DevServer(Path(folder) / "data")
-        try:
-            context = browser.new_context(
-                base_url=server.base, storage_state=sign_in(browser, server.link, server.base)
-            )
-            page = context.new_page()
-            faults = watched(page)
-            page.goto("/erasure")
-            when_empty = page.locator("main").inner_text()
-            check(page)
-            runs, receipts = _erased_on_each(server)
-            server.kill_shard(1)
-            server.until(lambda: server.call("GET", "/admin/erasures")["status"] == "partial")
-            yield Crippled(page, receipts, runs, when_empty)
-            assert faults == []
-            context.close()
-        finally:
-            server.stop()
+    with own_setup(browser) as (server, page):
+        page.goto("/erasure")
+        when_empty = page.locator("main").inner_text()
+        check(page)
+        runs, receipts = _erased_on_each(server)
+        server.kill_shard(1)
+        server.until(lambda: server.call("GET", "/admin/erasures")["status"] == "partial")
+        yield Crippled(page, receipts, runs, when_empty)
 
 
 def _erased_on_each(server: DevServer) -> tuple[dict[int, str], dict[int, str]]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import sign_in, watched
-from tests.browser.server import DevServer
+from tests.browser.conftest import own_setup
 
 
 class Crippled(NamedTuple):
@@ -24,24 +21,13 @@ class Crippled(NamedTuple):
 @pytest.fixture(scope="module")
 def crippled(browser: Browser) -> Iterator[Crippled]:
     """A setup of its own, whose second database is killed after a run was started on each."""
-    with tempfile.TemporaryDirectory(prefix="hvb-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)
-        server = DevServer(Path(folder) / "data")
-        try:
-            runs: dict[int, str] = {}
-            for number in range(40):
-                run = server.start("order_flow", {"cents": 500}, workflow_id=f"order-{number}")
-                runs.setdefault(int(run[:4], 16), run)
-            state = sign_in(browser, server.link, server.base)
-            server.kill_shard(1)
-            context = browser.new_context(base_url=server.base, storage_state=state)
-            page = context.new_page()
-            faults = watched(page)
-            yield Crippled(page, runs)
-            assert faults == []
-            context.close()
-        finally:
-            server.stop()
+    with own_setup(browser) as (server, page):
+        runs: dict[int, str] = {}
+        for number in range(40):
+            run = server.start("order_flow", {"cents": 500}, workflow_id=f"order-{number}")
+            runs.setdefault(int(run[:4], 16), run)
+        server.kill_shard(1)
+        yield Crippled(page, runs)
 
 
 def test_the_list_names_the_shard_and_shows_the_rest(crippled: Crippled) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from harvest.history.states import State
 from harvest.shards import Shards
-from tests.browser.conftest import sign_in, watched
+from tests.browser.conftest import own_setup
 from tests.browser.server import DevServer
 from tests.browser.test_every_page import overflow, violations
 from tests.browser.test_workers import on_shards
@@ -43,27 +41,15 @@ class Stalling(NamedTuple):
 @pytest.fixture(scope="module")
 def stalling(browser: Browser) -> Iterator[Stalling]:
     """A setup of its own with six runs, by turns on both shards."""
-    with tempfile.TemporaryDirectory(prefix="hvb-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)
-        server = DevServer(Path(folder) / "data")
-        try:
+    with own_setup(browser) as (server, page):
 
-            async def write(shards: Shards) -> None:
-                for age in range(6):
-                    run = Run(workflow_name="stalled_flow", workflow_id=f"run-{age}", state=State.COMPLETED, age=age)
-                    await add(shards, age % 2, run)
+        async def write(shards: Shards) -> None:
+            for age in range(6):
+                run = Run(workflow_name="stalled_flow", workflow_id=f"run-{age}", state=State.COMPLETED, age=age)
+                await add(shards, age % 2, run)
 
-            on_shards(server, write)
-            context = browser.new_context(
-                base_url=server.base, storage_state=sign_in(browser, server.link, server.base), reduced_motion="reduce"
-            )
-            page = context.new_page()
-            faults = watched(page)
-            yield Stalling(page, server)
-            assert faults == []
-            context.close()
-        finally:
-            server.stop()
+        on_shards(server, write)
+        yield Stalling(page, server)
 
 
 def shows(page: Page, *numbers: int) -> None:

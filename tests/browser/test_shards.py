@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import sign_in, watched
+from tests.browser.conftest import own_setup
 from tests.browser.server import DevServer
 
 
@@ -70,19 +68,8 @@ class Losing(NamedTuple):
 @pytest.fixture(scope="module")
 def losing(browser: Browser) -> Iterator[Losing]:
     """A page on it, signed in."""
-    with tempfile.TemporaryDirectory(prefix="hvb-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o711)
-        server = DevServer(Path(folder) / "data")
-        try:
-            state = sign_in(browser, server.link, server.base)
-            context = browser.new_context(base_url=server.base, storage_state=state)
-            page = context.new_page()
-            faults = watched(page)
-            yield Losing(server, page)
-            assert faults == []
-            context.close()
-        finally:
-            server.stop()
+    with own_setup(browser) as (server, page):
+        yield Losing(server, page)
 
 
 def test_one_missing_shard_is_named_and_the_other_is_whole(losing: Losing) -> None:
